@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from delay_client.messages.item_encoder import DUE_KEY
 from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
+from delay_protocol.messages.origin import DUE_KEY
 
 
 def due_at(item: Item, due_ms: int, **more: str) -> bytes:

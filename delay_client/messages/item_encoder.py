@@ -35,6 +35,7 @@ from delay_protocol.basics.levels import LEVELS_MAX, level_to_ms
 from delay_protocol.basics.strings import STR_SIZE_MAX
 from delay_protocol.basics.subjects import subject_fault, subject_size_fault
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, TAGS_MAX, ItemScan, scan_items
+from delay_protocol.messages.origin import APP_KEY, DUE_KEY
 
 EncodedItem = tuple[bytes, str, int, bool]
 """An item's bytes, its message id, its due time in ms, and whether that is a given moment."""
@@ -58,7 +59,6 @@ _HAIR_MS: Final = 1e-3
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _CREATE_KEY: Final = "qmq_createTime"
-DUE_KEY: Final = "qmq_scheduleReceiveTime"
 _SUBJECTS_KEPT: Final = 10_000
 _SUBJECT_SHOWN: Final = 60
 """Characters of a subject that an error repeats."""
@@ -82,15 +82,22 @@ class ItemEncoder:
         *,
         ids: MessageIdMaker,
         item_bytes_max: int,
+        app_code: str = "",
         levels_ms: Callable[[], Sequence[int] | None] = lambda: None,
     ) -> None:
-        """`levels_ms` returns the delays of levels in ms; None while they are not known."""
+        """`levels_ms` returns the delays of levels in ms; None while they are not known.
+
+        Raises FatalError for an `app_code` that is no text, or has more than 32,767 bytes.
+        """
         self._ids = ids
         self._item_bytes_max = item_bytes_max
         self._levels_ms = levels_ms
         self._subjects: dict[str, bytes] = {}
         self._create_ms = -1
         self._create_attribute = b""
+        self._app_attribute = b""
+        if app_code:
+            self._app_attribute = _text(APP_KEY, "its name") + _text(app_code, "app_code")
 
     def encode(self, message: OutgoingMessage, now_ms: int) -> EncodedItem:
         """Return the item of a message created now; raise FatalError if there can be none."""
@@ -119,7 +126,7 @@ class ItemEncoder:
             id_part = _id_part(message_id)
         if now_ms != self._create_ms:
             self._create_ms = now_ms
-            self._create_attribute = _attribute(_CREATE_KEY, str(now_ms))
+            self._create_attribute = _attribute(_CREATE_KEY, str(now_ms)) + self._app_attribute
         if 10**12 <= due_ms < 10**13:
             due_attribute = b"\x00\x17qmq_scheduleReceiveTime\x00\x0d%d" % due_ms
         else:

@@ -20,16 +20,20 @@ from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
 from delay_protocol.basics.printable import printable
 from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item
+from delay_protocol.messages.origin import (
+    APP_KEY,
+    FIRST_DUE_KEY,
+    TIMES_KEY,
+    count_of,
+    first_due_ms,
+)
 from delay_protocol.receivers.delivering import REFUSED_BYTES_MAX, Delivered, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")
 
-TIMES_KEY: Final = "qmq_times"
-"""The attribute that counts the failed tries."""
 PUT_OFF_KEY: Final = "dw_putOff"
 """The attribute that counts how often a message was put off, which is no try."""
 
-_TIMES_MAX: Final = 2**31 - 1
 _PUT_OFF_MS: Final = (100, 200, 400, 800, 1600, 3200, 5000)
 """The least waits of a message that is put off for the second time, the third, … without end."""
 
@@ -82,7 +86,8 @@ class ReceivedMessage:
     due_ms: int
     """When it was due, in ms since 1970 UTC; after a LATER, when it was due again."""
     attempt: int
-    """Which try it is, from 1."""
+    """Which try it is, from 1: the failed ones before it, of the receivers' policy, and those that
+    the present master of its group made since it was due."""
 
     def __init__(self, desk: Desk, connection: int, delivered: Delivered, arrived_ms: int) -> None:
         """Only read() makes the fields above: a message that waits for its handler needs none."""
@@ -124,6 +129,16 @@ class ReceivedMessage:
     def due(self) -> datetime:
         """When it was due, in UTC; after a LATER, when it was due again."""
         return moment(self.due_ms)
+
+    @property
+    def first_due(self) -> datetime:
+        """When it was due at first, in UTC: no LATER and no requeue changes it."""
+        return moment(first_due_ms(self.item))
+
+    @property
+    def app_code(self) -> str:
+        """The application that sent it, as its `Client(app_code=…)` said; empty if it did not."""
+        return self.attributes.get(APP_KEY, "")
 
     @property
     def lateness(self) -> float:
@@ -243,17 +258,12 @@ def reason_of(thing: object) -> bytes:
     return data[:REFUSED_BYTES_MAX].decode(errors="ignore").encode()
 
 
-def count_of(attributes: Mapping[str, str], key: str) -> int:
-    """Return what an item counts there; 0 where it says nothing that is a count."""
-    try:
-        return min(max(int(attributes.get(key, "0")), 0), _TIMES_MAX)
-    except ValueError:
-        return 0
-
-
 def later_item(item: Item, due_ms: int, key: str) -> bytes:
     """Return the item of a message that comes again: due then, and one more in an attribute.
 
+    It keeps when it was due at first.
+
     Raises LocalProtocolError for an item that only others write: with a value of 40,000 bytes, say.
     """
-    return due_at(item, due_ms, **{key: str(count_of(item.attributes, key) + 1)})
+    more = {key: str(count_of(item.attributes, key) + 1), FIRST_DUE_KEY: str(first_due_ms(item))}
+    return due_at(item, due_ms, **more)

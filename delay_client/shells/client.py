@@ -60,7 +60,7 @@ class Client(Shell[Line]):
         """Name the meta server's HTTP port as `host:port`, or those of several, any of which do.
 
         Or name delay servers, which then take all subjects; neither means one on this machine.
-        `app_code` is what operators see of who asks the meta server. `chance` is for tests: it
+        `app_code` is what operators and receivers see of who sends. `chance` is for tests: it
         draws ids and pauses.
 
         `on_trouble` is called with one line, as the log has it, when messages wait and none was
@@ -83,6 +83,7 @@ class Client(Shell[Line]):
         self._encoder = ItemEncoder(
             ids=MessageIdMaker(chance),
             item_bytes_max=self._config.item_bytes_max,
+            app_code=app_code,
             levels_ms=lambda: self._exchange.lanes.levels_ms,
         )
         super().__init__(self._exchange, connect_timeout_s=self._config.connect_timeout_s)

@@ -36,10 +36,14 @@ class FakeClient(Client):
     """A client of a fake cluster: `FakeCluster.client()` makes it."""
 
     def __init__(
-        self, schedule: Schedule, config: ClientConfig | None, chance: random.Random
+        self,
+        schedule: Schedule,
+        app_code: str,
+        config: ClientConfig | None,
+        chance: random.Random,
     ) -> None:
         config = replace(config or ClientConfig(), levels=schedule.levels)
-        super().__init__(config=config, chance=chance)
+        super().__init__(app_code=app_code, config=config, chance=chance)
         self._exchange = self._core = _Exchange(schedule, self._config, chance)
         self._wall_ms = lambda: schedule.now_ms
 
@@ -145,9 +149,9 @@ class FakeCluster:
         self._given_up: set[int] = set()
         """Messages whose verdicts are not waited for any more."""
 
-    def client(self, *, config: ClientConfig | None = None) -> FakeClient:
+    def client(self, *, app_code: str = "", config: ClientConfig | None = None) -> FakeClient:
         """Return a client, to be used as `async with cluster.client() as client`."""
-        return FakeClient(self._schedule, config, self._chance)
+        return FakeClient(self._schedule, app_code, config, self._chance)
 
     def receiver(
         self,

@@ -23,11 +23,12 @@ from delay_client.messages.message import Outcome, Receipt, moment
 from delay_client.messages.verdicts import item_refusal
 from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
-from delay_client.receiving.message import TIMES_KEY, ReceivedMessage, count_of
+from delay_client.receiving.message import ReceivedMessage
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.levels import parse_levels
 from delay_protocol.basics.subjects import Patterns, real_subject, subject_fault
 from delay_protocol.messages.items import FLAG_DELAY, decode_item, item_subject
+from delay_protocol.messages.origin import TIMES_KEY, count_of
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")

@@ -1,6 +1,7 @@
 """What producers send and brokers get.
 
     items          codec of one message item, and the scan of many
+    origin         what an item's attributes tell of its past
     send_message   SEND_MESSAGE and its answer
 
 Imported by delay_client, delay_server, sender.

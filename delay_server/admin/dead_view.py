@@ -6,6 +6,7 @@ import msgspec
 
 from delay_protocol.basics.errors import ProtocolError
 from delay_protocol.messages.items import decode_item
+from delay_protocol.messages.origin import APP_KEY, TIMES_KEY, count_of, first_due_ms
 from delay_server.dead.reason import code_name, decode_reason
 from storage.readers.dead_reader import DeadItem
 from storage.schedule.dead_index import DeadRow
@@ -30,6 +31,8 @@ def shown_letter(row: DeadRow, found: DeadItem, *, is_whole: bool = False) -> Js
     reason = decode_reason((found.reason or "").encode())
     if reason is None:
         return shown | {"reason": found.reason}
+    if "attempt" in shown:
+        shown["attempt"] += reason.tries
     refusals = [_named(msgspec.structs.asdict(one)) for one in reason.refusals]
     return shown | _named(msgspec.structs.asdict(reason)) | {"refusals": refusals}
 
@@ -45,6 +48,10 @@ def _fields_of(data: bytes, *, is_whole: bool) -> Json:
         "message_id": item.message_id,
         "create_ms": item.create_ms,
         "flag": item.flag,
+        "first_due_ms": first_due_ms(item),
+        "app_code": item.attributes.get(APP_KEY, ""),
+        # The tries that failed before this mastership.
+        "attempt": count_of(item.attributes, TIMES_KEY),
         "tags": list(item.tags),
         "attributes": dict(item.attributes),
     }

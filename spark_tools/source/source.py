@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -60,6 +61,7 @@ _TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
     pa.bool_(): BooleanType(),
     pa.binary(): BinaryType(),
+    pa.map_(pa.string(), pa.string()): MapType(StringType(), StringType()),
 }
 
 

@@ -3,7 +3,8 @@
 Item format 1 is QMQ's (docs/formats/batches.md): big-endian, an int64 CRC-32 over everything after
 it, a flag byte (bit 1: the item carries a schedule time; bit 2: tags follow the id), int64 create
 time, int64 schedule time, then subject and id, each behind its size (u16), the count of tags (u8)
-and the tags alike, and the body behind its size (u32).
+and the tags alike, and the body behind its size (u32): the names and values of attributes, one
+after another, each behind its size (u16).
 """
 
 import struct
@@ -29,6 +30,7 @@ assert _HEAD_FIELDS.itemsize == _QMQ_HEAD.size
 _ROWS_PER_SIZE_MIN: Final = 24
 """With fewer items of each size on the average they are copied one by one."""
 _HAS_DUE_TIME = 2
+_HAS_TAGS = 4
 
 
 def qmq_item_fault(item: bytes | memoryview, due_ms: int) -> str | None:
@@ -192,3 +194,25 @@ def qmq_names(item: bytes | memoryview) -> tuple[bytes, bytes]:
         names.append(bytes(item[place + 2 : place + 2 + size]))
         place += 2 + size
     return names[0], names[1]
+
+
+def qmq_attributes(item: bytes) -> dict[bytes, bytes]:
+    """Return the attributes of an item that is whole; of another one anything."""
+    place = _behind(item, _behind(item, _QMQ_HEAD.size))
+    if item[8:9] and item[8] & _HAS_TAGS:
+        tags = int.from_bytes(item[place : place + 1], "big")
+        place += 1
+        for _ in range(tags):
+            place = _behind(item, place)
+    place += 4
+    found: dict[bytes, bytes] = {}
+    while place < len(item):
+        middle = _behind(item, place)
+        end = _behind(item, middle)
+        found[item[place + 2 : middle]] = item[middle + 2 : end]
+        place = end
+    return found
+
+
+def _behind(item: bytes, place: int) -> int:
+    return place + 2 + int.from_bytes(item[place : place + 2], "big")

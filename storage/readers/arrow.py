@@ -1,13 +1,14 @@
 r"""Whole batches as Arrow tables, without a loop over the records: for Spark and notebooks.
 
 The only module that knows pyarrow, which is an optional dependency (the extra `spark`). Columns
-have the types that Spark takes as they are: int64, int32, string, binary and bool, all nullable.
+have the types that Spark takes as they are: int64, int32, string, binary, bool and maps of strings,
+all nullable.
 
 The blob of a batch is neither read, checked nor decompressed unless a column needs it (`create_ms`,
-`message_id`, `payload`; of dead letters what follows their items as well). What is damaged comes as
-`Damage` between the batches, never as an exception: an answer without any is complete. Of a batch
-of which only the blob is damaged the rows are there, with null for what was in it, beside the
-Damage.
+`message_id`, `attributes`, `payload`; of dead letters what follows their items as well). What is
+damaged comes as `Damage` between the batches, never as an exception: an answer without any is
+complete. Of a batch of which only the blob is damaged the rows are there, with null for what was in
+it, beside the Damage.
 
 Bytes of producers are never trusted. Names that are no UTF-8 are shown with `\xff` for what is
 none, as `delaywheel log dump` does; where the bytes of an item cannot be what they should be its
@@ -30,7 +31,14 @@ from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.dead_rows import DeadNote, note_of_row
 from storage.batch.facts import Outcome, facts_stated
 from storage.batch.file_header import FileHeader, LogKind
-from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
+from storage.batch.item_formats import (
+    Int64s,
+    Mask,
+    QmqFields,
+    qmq_attributes,
+    qmq_fields,
+    qmq_suspects,
+)
 from storage.batch.walk import FileBatch, walk_file
 from storage.disk.disk import Bytes, ReadableDisk
 from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
@@ -72,6 +80,7 @@ _ITEM_COLUMNS: dict[str, pa.DataType] = {
     "subject": pa.string(),
     "message_id": pa.string(),
     "create_ms": pa.int64(),
+    "attributes": pa.map_(pa.string(), pa.string()),
 }
 _PLACE_COLUMNS: dict[str, pa.DataType] = {"file": pa.string(), "position": pa.int64()}
 _OLD_COLUMNS: dict[str, pa.DataType] = {"old_sequence": pa.int64(), "old_minute": pa.int64()}
@@ -127,10 +136,13 @@ filed_minute, old_minute: a filed minute, or what stands for a dead segment (sto
 that of a row is always one of its segment, however wrong its due time; `kind` of a message:
 `message`, `epoch_start`, `floor`, `cancel`, `move` or `dead`; id_hash: the 64 bits, signed; record:
 sequence of the record of the message_log that states a fact, null of one that is filed; position:
-of the batch; payload: the whole item as its producer sent it.
+of the batch; attributes: those of the item, by name, read one item after another; payload: the
+whole item as its producer sent it.
 """
 
-_BLOB_COLUMNS = frozenset({"message_id", "create_ms", "payload"})
+ON_DEMAND: frozenset[str] = frozenset({"attributes", "payload"})
+"""Columns that are there only if they are asked for: they cost most."""
+_BLOB_COLUMNS = ON_DEMAND | {"message_id", "create_ms"}
 _NOTE_COLUMNS = frozenset({"old_sequence", "old_minute", "dead_ms", "reason", "size"})
 """Of dead letters: told by what follows the item."""
 _LOG_KINDS = {
@@ -159,13 +171,13 @@ _OUTCOMES = pa.array([_outcome_name(number) for number in range(256)], pa.string
 
 
 def schema_of(kind: Kind, columns: Sequence[str] | None = None) -> pa.Schema:
-    """Return the schema of a table of these columns, in the order given; all but `payload` if None.
+    """Return the schema of a table of these columns, in order; all but ON_DEMAND if None.
 
     ValueError for a column that the kind does not have, or that is named twice, and for none.
     """
     known = COLUMNS[kind]
     if columns is None:
-        columns = [name for name in known if name != "payload"]
+        columns = [name for name in known if name not in ON_DEMAND]
     wrong = [name for name in columns if name not in known]
     if wrong:
         raise ValueError(
@@ -563,6 +575,15 @@ class _Items:
         except pa.ArrowInvalid:
             return pa.array([_text(value) for value in found.to_pylist()], pa.string())
 
+    def attributes(self, data_type: pa.DataType) -> pa.Array:
+        """Return the attributes of each item, in a loop over them."""
+        ends, is_there = (self.begin + self.size).tolist(), self.fields.has_id & ~self.suspects
+        found: list[list[tuple[str | None, str | None]] | None] = [None] * len(ends)
+        for row in np.flatnonzero(is_there).tolist():
+            attributes = qmq_attributes(bytes(self.data[self.begin[row] : ends[row]]))
+            found[row] = [(_text(key), _text(value)) for key, value in attributes.items()]
+        return pa.array(found, data_type)
+
     def payload(self) -> pa.Array:
         """Return the items, without copying them."""
         edges = np.empty(len(self.size) + 1, np.int32)
@@ -715,6 +736,7 @@ _MAKERS: dict[str, Callable[[_Table, pa.DataType], pa.Array]] = {
     "target": lambda table, _: table.names("target"),
     "create_ms": lambda table, _: table.items.create_ms(),
     "message_id": lambda table, _: table.items.message_id(),
+    "attributes": lambda table, data_type: table.items.attributes(data_type),
     "payload": lambda table, _: table.items.payload(),
     "position": lambda table, _: table.of_batches(lambda part: part.position),
     "append_ms": lambda table, _: table.of_batches(lambda part: part.header.append_ms),

@@ -37,7 +37,7 @@ from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_client.receiving import attachment
 from delay_protocol.messages.items import decode_item, encode_item
-from tests.contract.worlds import FakeWorld, World, real_world, running
+from tests.contract.worlds import CONNECTING, FakeWorld, World, real_world, running
 
 NUMBERS = count(1)
 
@@ -587,5 +587,33 @@ def test_items_are_sent_again_as_they_are(play: Play) -> None:
         [message_again] = got
         assert message_again.kept == data
         assert (message_again.id, message_again.due_ms) == (f"{name}-m", due_ms)
+
+    play(main)
+
+
+def test_who_sent_a_message_and_when_it_was_due_at_first_stays_with_it(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+
+        async def handler(message: ReceivedMessage) -> None:
+            got.append(message)
+            if len(got) < 3:
+                raise RetryLater(world.unit_s) if len(got) == 1 else ValueError("no")
+
+        config = ReceiverConfig(connecting=CONNECTING, retry=RetryPolicy(base_s=world.unit_s))
+        async with (
+            world.client(app_code="shop") as client,
+            world.receiver(name, [name], config=config) as receiver,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(receiver.run, handler)
+            receipt = await client.send(name, "x", delay=world.unit_s)
+            await world.advance(4)
+            await world.until(lambda: len(got) == 3)
+            receiver.stop()
+        assert [one.app_code for one in got] == ["shop"] * 3
+        assert [one.first_due for one in got] == [receipt.due_at] * 3
+        assert [one.attempt for one in got] == [1, 1, 2]
+        assert got[0].due == receipt.due_at < got[1].due < got[2].due
 
     play(main)

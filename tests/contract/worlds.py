@@ -31,7 +31,7 @@ class World(Protocol):
     def now(self) -> datetime:
         """Return what time it is there."""
 
-    def client(self, config: ClientConfig | None = None) -> Client:
+    def client(self, config: ClientConfig | None = None, *, app_code: str = "") -> Client:
         """Return a client."""
 
     def receiver(
@@ -67,8 +67,8 @@ class FakeWorld:
     def now(self) -> datetime:
         return self.cluster.now
 
-    def client(self, config: ClientConfig | None = None) -> Client:
-        return self.cluster.client(config=config)
+    def client(self, config: ClientConfig | None = None, *, app_code: str = "") -> Client:
+        return self.cluster.client(app_code=app_code, config=config)
 
     def receiver(
         self, name: str, subjects: Sequence[str], *, config: ReceiverConfig | None = None
@@ -99,8 +99,8 @@ class RealWorld:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def client(self, config: ClientConfig | None = None) -> Client:
-        return Client(meta=self._meta.http, config=config or CONNECTING)
+    def client(self, config: ClientConfig | None = None, *, app_code: str = "") -> Client:
+        return Client(meta=self._meta.http, app_code=app_code, config=config or CONNECTING)
 
     def receiver(
         self, name: str, subjects: Sequence[str], *, config: ReceiverConfig | None = None
@@ -138,7 +138,7 @@ def real_world(folder: Path) -> Iterator[World]:
         levels = ("--set", f"delay.levels={LEVELS}")
         starting = meta_server(folder / "meta" / "data", options=levels)
         meta = stack.enter_context(starting).wait_ready()
-        options = ("--meta", meta.http)
+        options = ("--meta", meta.http, "--set", "sender.retry_base_s=0.01")
         delay = server(folder / "delay" / "data", options=options)
         yield RealWorld(meta, stack.enter_context(delay).wait_ready())
 

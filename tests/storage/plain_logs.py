@@ -4,6 +4,7 @@ It knows the pages in docs/formats/ and nothing of the storage package, and beli
 files that are whole.
 """
 
+import io
 import json
 import struct
 import zlib
@@ -58,6 +59,28 @@ def plain_id(item: bytes) -> str | None:
 def plain_create_ms(item: bytes) -> int | None:
     """Return the create time of an item, None if it is too short to have one."""
     return struct.unpack_from(">q", item, 9)[0] if len(item) >= 25 else None
+
+
+def plain_attributes(item: bytes) -> list[tuple[str, str]] | None:
+    """Return the attributes of an item, each name once; None if it has no message id."""
+    if plain_id(item) is None:
+        return None
+    stream = io.BytesIO(item)
+
+    def string() -> bytes:
+        return stream.read(int.from_bytes(stream.read(2), "big"))
+
+    stream.seek(25)
+    string()
+    string()
+    for _ in range(stream.read(1)[0] if item[8] & 4 else 0):
+        string()
+    stream.seek(4, io.SEEK_CUR)
+    found: dict[bytes, bytes] = {}
+    while stream.tell() < len(item):
+        key = string()
+        found[key] = string()
+    return [(text(key), text(value)) for key, value in found.items()]
 
 
 def batches(data: bytes, length: int) -> Iterator[tuple[int, int]]:
@@ -139,6 +162,7 @@ def _of_batch(path: str, data: bytes, position: int) -> Iterator[Row]:
                 "payload": item,
                 "message_id": plain_id(item),
                 "create_ms": plain_create_ms(item),
+                "attributes": plain_attributes(item),
             }
         if kind in _KINDS:
             row |= {"sequence": base + number, "kind": _KINDS[kind], "epoch": epoch}

@@ -10,7 +10,7 @@ from delay_client import ClientConfig, OutgoingItem, OutgoingMessage, Receipt
 from delay_client.exchange.batches import Batch, Collection, Gathering, Lane, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
 from delay_client.messages import clock
-from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, ItemChecker, ItemEncoder
+from delay_client.messages.item_encoder import DUE_MS_MAX, ItemChecker, ItemEncoder
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import (
@@ -21,6 +21,7 @@ from delay_protocol.messages.items import (
     encode_item,
     scan_items,
 )
+from delay_protocol.messages.origin import DUE_KEY
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
 

@@ -22,8 +22,8 @@ from delay_client import (
 from delay_client.exchange.batches import Collection, claim
 from delay_client.exchange.kept_routes import Places
 from delay_client.exchange.routing import MetaRouting
-from delay_client.messages.item_encoder import DUE_KEY
 from delay_protocol.messages.items import decode_item
+from delay_protocol.messages.origin import DUE_KEY
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
 from tests.seeds import each_seed

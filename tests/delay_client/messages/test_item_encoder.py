@@ -41,11 +41,14 @@ LEVELS_MS = (1000, 5000, 7_200_000)
 
 
 def new_encoder(
-    item_bytes_max: int = 1 << 20, levels_ms: Sequence[int] | None = LEVELS_MS
+    item_bytes_max: int = 1 << 20,
+    levels_ms: Sequence[int] | None = LEVELS_MS,
+    app_code: str = "",
 ) -> ItemEncoder:
     return ItemEncoder(
         ids=MessageIdMaker(random.Random(1)),
         item_bytes_max=item_bytes_max,
+        app_code=app_code,
         levels_ms=lambda: levels_ms,
     )
 
@@ -102,6 +105,25 @@ def test_a_new_clock_reading_is_a_new_create_time() -> None:
         item = decode_item(encoder.encode(OutgoingMessage("s", delay=1), now_ms)[0])
         assert item.create_ms == now_ms
         assert item.attributes["qmq_createTime"] == str(now_ms)
+
+
+@pytest.mark.parametrize("app_code", ["", "shop", "ü" * 16_383])
+def test_who_sends_is_an_attribute_if_it_has_a_name(app_code: str) -> None:
+    encoder = new_encoder(app_code=app_code)
+    for now_ms in (NOW_MS, NOW_MS, NOW_MS + 1):
+        item = decode_item(encoder.encode(OutgoingMessage("s", delay=1), now_ms)[0])
+        assert item.attributes.get("qmq_appCode", "") == app_code
+        assert ("qmq_appCode" in item.attributes) == bool(app_code)
+
+
+@pytest.mark.parametrize(
+    ("app_code", "said"), [("x" * 32_768, "app_code takes 32768 bytes"), ("\ud800", "app_code")]
+)
+def test_a_name_of_who_sends_that_no_item_can_have_is_refused_at_once(
+    app_code: str, said: str
+) -> None:
+    with pytest.raises(FatalError, match=said):
+        new_encoder(app_code=app_code)
 
 
 def test_a_body_in_bytes_is_utf8_text() -> None:

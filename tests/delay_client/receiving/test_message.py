@@ -3,15 +3,17 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_client import Reject, RetryLater
+from delay_client.messages.item_encoder import DUE_MS_MAX
+from delay_client.messages.message import moment
 from delay_client.receiving.message import (
     PUT_OFF_KEY,
-    TIMES_KEY,
     MessageBatch,
     ReceivedMessage,
     later_item,
@@ -28,6 +30,7 @@ from delay_protocol.messages.items import (
     decode_item,
     encode_item,
 )
+from delay_protocol.messages.origin import TIMES_KEY
 from delay_protocol.receivers.delivering import Delivered, Verdict
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -90,15 +93,37 @@ def test_an_item_comes_again_as_it_was_but_for_its_time_and_its_count(
     flag |= FLAG_TAGS if tags else 0
     item = Item(flag, 1000, 5, subject, message_id, tags, attributes)
     again = decode_item(later_item(item, due_ms, TIMES_KEY))
+    changed = {
+        "qmq_times": str((times or 0) + 1),
+        "qmq_scheduleReceiveTime": str(due_ms),
+        "dw_firstDue": "5" if times is not None or flag & FLAG_DELAY else "1000",
+    }
     assert again == Item(
-        flag | FLAG_DELAY,
-        1000,
-        due_ms,
-        subject,
-        message_id,
-        tags,
-        attributes | {"qmq_times": str((times or 0) + 1), "qmq_scheduleReceiveTime": str(due_ms)},
+        flag | FLAG_DELAY, 1000, due_ms, subject, message_id, tags, attributes | changed
     )
+
+
+def test_when_it_was_due_at_first_stays_however_often_it_comes_again() -> None:
+    item = Item(FLAG_DELAY, 1, 2000, "s", "m", (), {"qmq_scheduleReceiveTime": "2000"})
+    for due_ms in (3000, 4000, 5000):
+        # As an operator's requeue with a due time changes it, whoever wrote the attributes.
+        requeued, _ = received(replace(item, due_ms=due_ms - 500))
+        assert requeued.first_due == moment(2000)
+        item = decode_item(later_item(requeued.item, due_ms, PUT_OFF_KEY))
+    message, _ = received(item)
+    assert (message.due, message.first_due) == (moment(5000), moment(2000))
+
+
+@pytest.mark.parametrize("text", ["", "x", "-4", "9" * 5000])
+def test_a_first_due_time_that_others_wrote_is_a_time(text: str) -> None:
+    message, _ = received(Item(FLAG_DELAY, 1, 2000, "s", "m", (), {"dw_firstDue": text}))
+    assert message.first_due in {moment(2000), moment(DUE_MS_MAX)}
+
+
+def test_who_sent_it_is_told() -> None:
+    for attributes, app_code in (({"qmq_appCode": "shop"}, "shop"), ({}, "")):
+        message, _ = received(Item(FLAG_DELAY, 1, 2, "s", "m", (), attributes))
+        assert message.app_code == app_code
 
 
 def test_an_item_that_only_others_write_cannot_come_again() -> None:

@@ -138,6 +138,7 @@ def test_what_a_handler_raises_is_the_verdict(run: Run, caplog: pytest.LogCaptur
                 "body": f"body {name[1:]}",
                 "qmq_times" if name == "m1" else "dw_putOff": "1",
                 "qmq_scheduleReceiveTime": str(again.due_ms),
+                "dw_firstDue": str(DUE_MS),
             }
         assert len(rests["m3"]) == 255
         assert rests["m3"].decode().startswith("never: ü")

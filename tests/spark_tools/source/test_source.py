@@ -1,5 +1,6 @@
 """`spark.read.format("delaywheel")` is there by being installed, and says what the readers say."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from pyspark.sql.types import StructType
 from pyspark_delaywheel import DefaultSource
 from spark_tools.files.errors import OptionError
 from spark_tools.run.plan import Source
-from spark_tools.run.source_options import read_options
+from spark_tools.run.source_options import NODE_COLUMNS, read_options
 from spark_tools.source.source import spark_schema
 from storage.readers.arrow import COLUMNS, Kind
 from storage.readers.manifest import encode_manifest
 from tests.spark_tools.source.test_reader import hurt, read
 from tests.spark_tools.worlds import FAULTS, T0, builder_of, world_of
 
+ROOT = Path(__file__).parents[3]
 PUSHING = "spark.sql.python.filterPushdown.enabled"
 pytestmark = pytest.mark.spark
 
@@ -49,10 +51,10 @@ def rows_of(frame: DataFrame) -> list[str]:
 def test_every_column_of_every_kind_is_what_the_readers_say(
     kind: Kind, spark: SparkSession, source: Source
 ) -> None:
-    asked = {"kind": str(kind)} | ({"payload": "true"} if kind is not Kind.DISPATCH else {})
+    asked = {"kind": str(kind), "columns": ",".join((*NODE_COLUMNS, *COLUMNS[kind]))}
     options = read_options(asked | {"roots": "a"})
     frame = loaded(spark, source, **asked)
-    assert frame.columns == ["cluster", "group", "node", *COLUMNS[kind]]
+    assert frame.columns == [*NODE_COLUMNS, *COLUMNS[kind]]
     assert frame.schema == spark_schema(options.schema)
     wanted = sorted(
         # Spark gives bytes as a bytearray, or as bytes: as it is set.
@@ -67,7 +69,30 @@ def test_every_column_of_every_kind_is_what_the_readers_say(
 
 
 def _plain(value: object) -> object:
-    return bytes(value) if isinstance(value, bytearray) else value
+    match value:
+        case bytearray():
+            return bytes(value)
+        case list():  # a map, to Arrow
+            return dict(value)
+        case _:
+            return value
+
+
+def test_what_the_page_asks_of_dead_letters_is_what_dead_show_shows(spark: SparkSession) -> None:
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("```sql\n")
+    query, _, _ = rest.partition("```")
+    schema = "due_ms long, attributes map<string, string>, reason string"
+    told = {"qmq_scheduleReceiveTime": "20"}
+    rows = [
+        (30, told | {"qmq_appCode": "shop"}, json.dumps({"tries": 8})),
+        (30, told | {"dw_firstDue": "10", "qmq_times": "3"}, json.dumps({"tries": 1})),
+        (30, {"dw_firstDue": "x", "qmq_times": ""}, "text of another program"),
+        (30, None, None),
+    ]
+    spark.createDataFrame(rows, schema).createOrReplaceTempView("dead_letters")
+    found = {tuple(row) for row in spark.sql(query).collect()}
+    assert found == {("shop", 20, 8), (None, 10, 4), (None, 30, 0)}
 
 
 @pytest.mark.long

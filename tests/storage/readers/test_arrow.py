@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delay_protocol.messages.items import Item, encode_item
 from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
 from storage.batch.entries import SubjectTable
@@ -21,7 +22,7 @@ from storage.batch.rows import RowBlock
 from storage.disk.disk import Disk, ReadableFile
 from storage.disk.spans import key_of_name
 from storage.logs.message_log import Draft
-from storage.readers.arrow import COLUMNS, ArrowReader, Kind, schema_of
+from storage.readers.arrow import COLUMNS, ON_DEMAND, ArrowReader, Kind, schema_of
 from storage.readers.manifest import (
     Manifest,
     MessageLogFile,
@@ -194,7 +195,8 @@ def test_columns_come_in_the_order_given_and_all_of_them_can_be_null() -> None:
         assert "payload" not in schema_of(kind).names
         for field in schema_of(kind, all_of(kind)):
             assert field.nullable
-            assert str(field.type) in {"int64", "int32", "string", "binary", "bool"}
+            plain = {"int64", "int32", "string", "binary", "bool"}
+            assert str(field.type) in plain | {"map<string, string>"}
 
 
 @pytest.mark.parametrize(
@@ -304,7 +306,7 @@ def test_blobs_are_not_read_unless_a_column_needs_them() -> None:
     found = list(reader_on(disk, Kind.SCHEDULE, columns).rows(KEY.path, length=segment.file.length))
     assert len(rows_in(found)) == 50
     assert disk.bytes_read < blobs / 2
-    for column in ("message_id", "create_ms", "payload"):
+    for column in ("message_id", "create_ms", "attributes", "payload"):
         disk = CountingDisk(segment.file.disk)
         reader = reader_on(disk, Kind.SCHEDULE, [column])
         assert len(rows_in(reader.rows(KEY.path, length=segment.file.length))) == 50
@@ -466,6 +468,27 @@ def test_items_of_any_bytes_give_their_fields_or_null(
         assert row["message_id"] == (plain_id(item) if whole else None)
 
 
+def test_attributes_are_those_of_the_item_tags_or_not() -> None:
+    """Of delay_protocol's items: storage reads them by itself."""
+    attributes = {"qmq_appCode": "shop", "dw_firstDue": "5", "body": "\u00fc" * 300, "": ""}
+    items = [
+        encode_item(Item(flag, 1, NOW_MS, "s", "m", tags, attributes))
+        for flag, tags in ((2, ()), (6, ("a", "bc")), (6, ()))
+    ]
+    table = SubjectTable()
+    segment = Segment.new(segment_disk(), LOG_UUID, KEY)
+    block = hostile_block(items, [b"s"] * 3, table)
+    segment.append(block, table, epoch=1, append_ms=NOW_MS)
+    reader = reader_on(segment.file.disk, Kind.SCHEDULE, ["attributes"])
+    rows = rows_in(reader.rows(KEY.path, length=segment.file.length))
+    assert [row["attributes"] for row in rows] == [list(attributes.items())] * 3
+
+
+def test_what_costs_most_is_there_only_if_it_is_asked_for() -> None:
+    for kind in Kind:
+        assert set(COLUMNS[kind]) - set(schema_of(kind).names) == ON_DEMAND & set(COLUMNS[kind])
+
+
 def test_names_that_are_no_utf8_are_shown_and_those_that_are_stay_as_they_are() -> None:
     subjects = [b"caf\xc3\xa9", b"caf\xe9", b"\xed\xa0\x80", b"\0"]
     items = [qmq_item(NOW_MS, name, name) for name in subjects]
@@ -559,7 +582,7 @@ def test_damage_costs_the_batches_it_hits_and_is_told(
 
 
 def _agree(wanted: Row, row: Row) -> bool:
-    blob = {"payload", "message_id", "create_ms"}
+    blob = {"payload", "message_id", "create_ms", "attributes"}
     if "dead_ms" in row:
         blob |= {"old_sequence", "old_minute", "dead_ms", "reason", "size"}
     return all(
