@@ -150,6 +150,7 @@ class Sender:
                 turns=BulkTurns(),
                 routes=routes,
                 unsettled=Unsettled(),
+                left_with=self._history.left_with,
             ),
             routes=routes,
         )
@@ -384,6 +385,13 @@ class Sender:
         """Try entries again of which nobody knows what became of them."""
         self._history.note_doubt(batch.entries)
         self.retry(batch, avoid=avoid)
+
+    def unsettled(self, batch: Batch, *, group: str) -> None:
+        """Try entries again that a receiver left with, unless enough have."""
+        if self.gives_up:
+            now_ms = self._clock.now_ms()
+            batch = self._history.give_up_unsettled(batch, group=group, at_ms=now_ms)
+        self.doubtful(batch, avoid=NOBODY)
 
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Decide what becomes of items that were refused one by one.

@@ -29,6 +29,7 @@ from delay_protocol.basics.levels import parse_levels
 from delay_protocol.basics.subjects import Patterns, real_subject, subject_fault
 from delay_protocol.messages.items import FLAG_DELAY, decode_item, item_subject
 from delay_protocol.messages.origin import TIMES_KEY, count_of
+from delay_protocol.receivers.attaching import ALONE_AFTER, UNSETTLED_REASON, UNSETTLED_TRIES
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")
@@ -49,6 +50,8 @@ class StoredMessage:
         self.due_ms = item.due_ms if item.flag & FLAG_DELAY else item.create_ms
         self.attempts = self._attempts_before = count_of(item.attributes, TIMES_KEY)
         """How many times a receiver had it; what was released or put off does not count."""
+        self.unsettled = 0
+        """How many receivers left with it and had not settled it."""
         self.reason = ""
         """Why it was refused, if it was."""
         self.data = data
@@ -58,6 +61,11 @@ class StoredMessage:
     def due(self) -> datetime:
         """When it is due, in UTC."""
         return moment(self.due_ms)
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether it comes alone, since it may end its receiver."""
+        return self.unsettled >= ALONE_AFTER
 
     def delivered(self) -> Delivered:
         """Count an attempt, and return what goes to the receiver."""
@@ -203,7 +211,13 @@ class Schedule:
         """Give what a receiver has not settled to others; it may have been at work."""
         self._takers = [other for other in self._takers if other is not taker]
         for sequence in taker.unsettled:
-            self._insert(self.unsettled.pop(sequence))
+            message = self.unsettled.pop(sequence)
+            message.unsettled += 1
+            if message.unsettled < UNSETTLED_TRIES:
+                self._insert(message)
+            else:
+                message.reason = UNSETTLED_REASON
+                self.refused.append(message)
         taker.leave()
         self.deliver()
         self.on_change()
@@ -220,13 +234,18 @@ class Schedule:
             message = self.waiting[at]
             name, size = self._name_for(_routed(message.subject)), len(message.data)
             takers = [one for one in takers if one.name == name and one.takes(message.subject)]
-            takers = [one for one in takers if one.has_room(size)]
+            takers = [one for one in takers if one.has_room(size) and self._fits(one, message)]
             if takers:
                 del self.waiting[at]
                 self.unsettled[message.sequence] = message
                 min(takers, key=lambda one: one.served).deliver(message.delivered())
             else:
                 at += 1
+
+    def _fits(self, taker: Taker, message: StoredMessage) -> bool:
+        """Return True unless the message, or one that the taker has, goes alone."""
+        held = [self.unsettled[sequence] for sequence in taker.unsettled]
+        return not held or not any(one.goes_alone for one in (message, *held))
 
     def next_event_ms(self) -> float:
         """Return when the next message falls due, or goes to another receiver; else infinity."""

@@ -39,6 +39,12 @@ CREDIT_BYTES_MIN: Final = 4 * 1024 * 1024
 CREDIT_BYTES_MAX: Final = 256 * 1024 * 1024
 """The same at the most, whatever a FLOW says."""
 INSTANCE_BYTES: Final = 16
+ALONE_AFTER: Final = 2
+"""Receivers that had a message and left without a verdict, after which it goes out alone."""
+UNSETTLED_TRIES: Final = 8
+"""The same after which it is a dead letter, unless the server's settings say otherwise."""
+UNSETTLED_REASON: Final = "a receiver ended, or lost its connection, and had not settled it"
+"""Why it is one."""
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True, gc=False):

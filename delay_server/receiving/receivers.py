@@ -47,7 +47,8 @@ from delay_server.mastership import Mastership
 from delay_server.receiving.moves import NotMovableError
 from delay_transport.connections.connection import Connection
 from delay_transport.http.credentials import Credentials
-from sender.groups.attached import AttachedGroup, Attachment
+from sender.groups.attached import AttachedGroup
+from sender.groups.members import Attachment
 from sender.outcomes.dead import Refusal
 from sender.queues.parcels import Batch, Parcel, joined
 from sender.settings.errors import GroupRefusedError

@@ -9,6 +9,7 @@
     group_status   the state of a group, as values
     group_set      the groups of a sender: which there are, and which a lane may use
     intake         what a group may be given
+    members        receivers under a name, and the one that has a message alone
     requests       what requests are built of, and what their answers settle
     routing        which group gets which entries
 

@@ -7,12 +7,13 @@ used up, and what it has not settled when it leaves goes to the others.
 
 A member gets only what the patterns take that it brought. Lanes of subjects that not all take have
 queues of their own here, and room of their own, so that none waits behind what nobody may take.
+
+What receivers left with again and again goes out alone (members.py), and is given up in the end.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
@@ -21,13 +22,7 @@ import structlog
 import trio
 
 from delay_protocol.basics.codes import CommandCode
-from delay_protocol.receivers.attaching import (
-    CREDIT_BYTES_MAX,
-    CREDIT_ITEMS_MAX,
-    LEASE_S,
-    Attach,
-    Flow,
-)
+from delay_protocol.receivers.attaching import ALONE_AFTER, LEASE_S, Attach, Flow
 from delay_protocol.receivers.delivering import DELIVER_ITEMS_MAX, encode_deliver_head
 from delay_protocol.wire.frames import encode_one_way
 from delay_transport.connections.connection import Connection
@@ -35,13 +30,14 @@ from delay_transport.seams.outbox import Wakeup
 from sender.groups.group import GroupOwner, Shared
 from sender.groups.group_rules import NO_RULE, RATE_BURST_S, GroupRule, TokenBucket
 from sender.groups.group_status import GroupCounts, GroupState, GroupStatus
+from sender.groups.members import Alone, Attachment
 from sender.groups.readable import readable_of
 from sender.groups.routing import LaneView
 from sender.groups.taking import PatternSet, Takers
 from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.queues.lanes import LaneQueue, lane_of
-from sender.queues.parcels import NOBODY, Batch, Entries, Mask, Parcel
+from sender.queues.parcels import Batch, Entries, Mask, Parcel
 from sender.queues.places import HeldPart, Where
 from sender.settings.config import BrokerGroup
 from sender.settings.errors import GroupRefusedError
@@ -55,47 +51,8 @@ _TAKE_S: Final = 1.0
 """Receivers that come and go with sets of their own change routes no more often than so."""
 _SHARED_MIN: Final = 16
 """Messages that are not divided among receivers: each DELIVER costs."""
-_UNSENT_BYTES_MAX: Final = 1024 * 1024
-"""Bytes that a receiver has not taken beyond which it gets nothing more."""
 _CHOKED_LOOK_S: Final = 0.02
 """How often it is looked whether it has taken them."""
-
-
-@dataclass(eq=False, slots=True)
-class Attachment:
-    """A receiver on one connection, as a member of its group."""
-
-    connection: Connection
-    attach: Attach
-    brought: PatternSet
-    lease_until: float
-    """When all that is unsettled goes to others, in trio's time, if it does not say anything."""
-    credit: Flow = field(default_factory=lambda: Flow(items=0, reason="it has not said so yet"))
-    """What may be unsettled with it."""
-    unsettled: dict[int, tuple[Batch, int]] = field(default_factory=dict)
-    """By sequence, what was delivered and not settled: the delivery, and the place in it."""
-    unsettled_bytes: int = 0
-    served: float = 0.0
-    """Messages that it was given, by its weight: who has least of it is next."""
-
-    @property
-    def items_left(self) -> int:
-        """How many more items it takes."""
-        return max(min(self.credit.items, CREDIT_ITEMS_MAX) - len(self.unsettled), 0)
-
-    @property
-    def bytes_left(self) -> int:
-        """How many more bytes it takes."""
-        return max(min(self.credit.bytes, CREDIT_BYTES_MAX) - self.unsettled_bytes, 0)
-
-    def takes(self, takers: Takers) -> bool:
-        """Return True if it is among these takers."""
-        return self.brought.is_known if takers is None else self.brought in takers
-
-    @property
-    def is_choked(self) -> bool:
-        """Whether it does not take what was sent."""
-        return self.connection.unsent_bytes > _UNSENT_BYTES_MAX
 
 
 class AttachedGroup:
@@ -120,6 +77,8 @@ class AttachedGroup:
             lambda: LaneQueue(turn_items=shared.config.lane_turn_items)
         )
         """The entries that wait, by who takes them, in the order of turns."""
+        self._alone = Alone(turn_items=shared.config.lane_turn_items)
+        """Those that go out alone."""
         self._members: dict[Connection, Attachment] = {}
         self._sets_changed = False
         """Whether members have brought other sets than the routes go by, or will."""
@@ -157,12 +116,15 @@ class AttachedGroup:
     @property
     def queued(self) -> int:
         """Entries that wait for this group."""
-        return sum(queue.count for queue in self._queues.values())
+        return sum(queue.count for queue in self._all_queues())
+
+    def _all_queues(self) -> list[LaneQueue]:
+        return [*self._queues.values(), *self._alone.queues.values()]
 
     @property
     def queued_by_lane(self) -> dict[int, int]:
         """Entries that wait for this group, by lane."""
-        return sum((Counter(queue.counts()) for queue in self._queues.values()), Counter())
+        return sum((Counter(queue.counts()) for queue in self._all_queues()), Counter())
 
     @property
     def has_members(self) -> bool:
@@ -217,11 +179,11 @@ class AttachedGroup:
 
     def count_of(self, lane: int) -> int:
         """Return how many entries of a lane wait for this group."""
-        return sum(queue.count_of(lane) for queue in self._queues.values())
+        return sum(queue.count_of(lane) for queue in self._all_queues())
 
     def withdraw(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
         """Take back what is wanted of a lane and not with a receiver."""
-        queues = self._queues.values()
+        queues = self._all_queues()
         return [entries for queue in queues for entries in queue.take_where(lane, wanted)]
 
     def enqueue(self, parcel: Parcel) -> None:
@@ -229,13 +191,18 @@ class AttachedGroup:
         takers = self._takers_of(parcel.lane)
         room = self._room(takers)
         assert len(parcel) <= room, f"{self.name}: {len(parcel)} entries, room {room}"
+        alone = self._shared.left_with.noted(parcel.entries, ALONE_AFTER)
+        if alone is not None:
+            self._alone.queues[takers].append(parcel.where(alone))
+            parcel = parcel.where(~alone)
         self._queues[takers].append(parcel)
         self.wake()
 
     def give_back(self) -> None:
         """Give back what is queued, to be placed anew."""
-        parcels = [parcel for queue in self._queues.values() for parcel in queue.clear()]
+        parcels = [parcel for queue in self._all_queues() for parcel in queue.clear()]
         self._queues.clear()
+        self._alone.queues.clear()
         if parcels:
             self._owner.give_back(parcels)
 
@@ -267,7 +234,7 @@ class AttachedGroup:
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield all entries that wait for this group or are with a receiver."""
-        for queue in self._queues.values():
+        for queue in self._all_queues():
             for parcel in queue.parcels():
                 yield HeldPart(Where.QUEUED, parcel.lane, self.name, parcel.entries)
         for member in self._members.values():
@@ -370,7 +337,7 @@ class AttachedGroup:
         _log.info("a receiver is gone", group=self.name, peer=member.connection.peer, reason=reason)
         for batch in self._take(member, list(member.unsettled))[0]:
             self._counts.possible_duplicates += len(batch)
-            self._owner.doubtful(batch, avoid=NOBODY)
+            self._owner.unsettled(batch, group=self.name)
         if not self._members:
             self._nobody_since_ms = self._shared.clock.now_ms()
             self.give_back()
@@ -477,6 +444,9 @@ class AttachedGroup:
             at = min(at, member.lease_until)
             if queued and member.is_choked:
                 at = min(at, now + _CHOKED_LOOK_S)
+        if self._alone.member is not None:
+            free_in_s = self._alone.member.free_in_s(self._shared.clock.now_ms())
+            at = min(at, now + (free_in_s or math.inf))
         if queued and self._bucket is not None:
             ready_at = self._bucket.ready_at(1, now)
             at = min(at, ready_at if ready_at > now else at)
@@ -493,7 +463,14 @@ class AttachedGroup:
             most = min(most, self._bucket.available(trio.current_time()))
         if not ready or not most or not self._owner.may_send():
             return False
+        if (found := self._alone.choose(ready, self._shared.clock.now_ms())) is not None:
+            member, queue = found
+            if (batch := self._next_batch(queue, member, 1)) is not None:
+                self._deliver_to(member, batch)
+                return True
         for member in ready:
+            if member is self._alone.member:
+                continue
             for takers in [one for one in self._queues if member.takes(one)]:
                 queue = self._queues[takers]
                 share = max(-(-queue.count // len(ready)), _SHARED_MIN)
@@ -502,8 +479,9 @@ class AttachedGroup:
                     # The others have their turns before it.
                     self._queues[takers] = self._queues.pop(takers)
                     self._deliver_to(member, batch)
+                    self._alone.others_had_turn()
                     return True
-        return False
+        return self._alone.others_had_turn()
 
     def _next_batch(self, queue: LaneQueue, member: Attachment, items_max: int) -> Batch | None:
         """Take what comes next and a member takes; a large item alone."""

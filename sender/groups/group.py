@@ -31,8 +31,9 @@ from sender.groups.requests import Requests, Settlement
 from sender.groups.routing import LaneRoutes
 from sender.health.circuit import CircuitState, Failure
 from sender.outcomes.answers import is_broker_sick
+from sender.outcomes.dead import Refusals
 from sender.queues.bulk_turns import BulkTurns
-from sender.queues.parcels import Entries, Mask, Parcel
+from sender.queues.parcels import Batch, Entries, Mask, Parcel
 from sender.queues.places import HeldPart, Where
 from sender.settings.config import BrokerGroup, SenderConfig
 
@@ -62,6 +63,9 @@ class GroupOwner(Settlement, Protocol):
     """Whether nothing is to be sent for now."""
     may_send: Callable[[], bool]
     """Says whether a request may be sent at this moment; if not, the group is woken later."""
+
+    def unsettled(self, batch: Batch, *, group: str) -> None:
+        """Take entries that a receiver left with, to be tried again or given up."""
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that were queued for a group and not sent."""
@@ -96,6 +100,8 @@ class Shared:
     routes: LaneRoutes | None
     unsettled: "Unsettled"
     """What receivers have, of all groups."""
+    left_with: Refusals
+    """Entries that receivers left with and had not settled."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
 """Which items were refused for good, by whom, and which of them are given up.
 
 Only what a broker said of a single item counts: neither a refusal of a whole request nor an answer
-that does not say. What is kept of an item is a reference to its last refusal, which knows the one
-before; items that were refused together share both.
+that does not say. Of what receivers left with, and had not settled, the same is kept apart from it.
+What is kept of an item is a reference to its last refusal, which knows the one before; items that
+were refused together share both.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ letters."""
 class Refusal:
     """One item refused for good. code: an ItemCode; at_ms: wall ms; number: which one, from 1.
 
-    said: why, in the words of the receiver that refused it; empty from a broker.
+    said: why, in the words of the receiver that refused it, or that it left; empty from a broker.
     """
 
     group: str
@@ -67,11 +68,18 @@ class Refusals:
         return len(self._last)
 
     def note(
-        self, batch: Batch, codes: Codes, *, group: str, at_ms: int, has_others: bool
+        self,
+        batch: Batch,
+        codes: Codes,
+        *,
+        group: str,
+        at_ms: int,
+        has_others: bool,
+        said: str = "",
     ) -> tuple[Mask, list[Refusal]]:
         """Note a refusal of each entry; say which are given up, with the last refusal of these.
 
-        has_others: whether there are further groups that might take them.
+        has_others: whether there are further groups that might take them; said: why.
         """
         made: dict[tuple[int, int], tuple[Refusal, bool]] = {}
         places: list[int] = []
@@ -85,7 +93,7 @@ class Refusals:
             found = made.get((id(earlier), code))
             if found is None:
                 number = 1 if earlier is None else earlier.number + 1
-                refusal = Refusal(group, code, at_ms, number, earlier)
+                refusal = Refusal(group, code, at_ms, number, earlier, said)
                 found = refusal, self._is_enough(refusal, has_others=has_others)
                 made[id(earlier), code] = found
             refusal, is_enough = found
@@ -105,6 +113,13 @@ class Refusals:
         if not has_others or refusal.number >= 2 * self._tries_max:
             return True
         return any(one.group != refusal.group for one in refusal.all())
+
+    def noted(self, entries: Entries, times: int) -> Mask | None:
+        """Say which entries were refused so often, or oftener; None if nothing is noted at all."""
+        if not self._last:
+            return None
+        found = map(self._last.get, entries["sequence"].tolist())
+        return np.array([one is not None and one.number >= times for one in found])
 
     def forget(self, entries: Entries) -> None:
         """Forget entries for which nothing more is to be done."""

@@ -1,15 +1,18 @@
 """What is known of entries from earlier tries: who refused them for good, and who may have them."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import structlog
 
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.receivers.attaching import UNSETTLED_REASON
 from delay_transport.seams.trouble import Trouble
 from sender.outcomes.answers import Codes
-from sender.outcomes.dead import OnDead, Refusals
+from sender.outcomes.dead import OnDead, Refusal, Refusals
 from sender.outcomes.in_doubt import Doubts
-from sender.queues.parcels import Batch, Entries
+from sender.queues.parcels import Batch, Entries, Mask
 from sender.settings.config import SenderConfig
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
@@ -28,6 +31,8 @@ class History:
     def __init__(self, *, config: SenderConfig, on_dead: OnDead) -> None:
         """Hand what is given up to `on_dead`."""
         self._refusals = Refusals(tries_max=config.dead_letter_tries)
+        self.left_with = Refusals(tries_max=config.unsettled_tries)
+        """Entries that receivers left with and had not settled."""
         self._doubts = Doubts()
         self._on_dead = on_dead
         self._refused = Trouble(again_s=_REFUSAL_LOG_S)
@@ -61,23 +66,37 @@ class History:
         given_up, refusals = self._refusals.note(
             batch, codes, group=group, at_ms=at_ms, has_others=has_others
         )
+        return self._hand_on(batch, given_up, refusals)
+
+    def give_up_unsettled(self, batch: Batch, *, group: str, at_ms: int) -> Batch:
+        """Hand on what enough receivers left with, now one more; return the rest."""
+        codes = np.full(len(batch), ItemCode.BLOCK, np.int32)
+        given_up, refusals = self.left_with.note(
+            batch, codes, group=group, at_ms=at_ms, has_others=False, said=UNSETTLED_REASON
+        )
+        return self._hand_on(batch, given_up, refusals)
+
+    def _hand_on(self, batch: Batch, given_up: Mask, refusals: Sequence[Refusal]) -> Batch:
+        """Hand on what is given up, and return the rest."""
         if not refusals:
             return batch
         dead = batch.where(given_up)
-        self._doubts.forget(dead.entries)
+        self.forget(dead.entries)
         self._on_dead(dead.entries, refusals, (dead.tries + np.uint32(1)).tolist())
         return batch.where(~given_up)
 
     def forget(self, entries: Entries) -> None:
         """Forget entries for which nothing more is to be done."""
         self._refusals.forget(entries)
+        self.left_with.forget(entries)
         self._doubts.forget(entries)
 
     def forget_refusals(self, taken: list[Entries]) -> list[Entries]:
-        """Forget who refused entries that may be away for long, and return them.
+        """Forget who refused entries, or left with them, that may be away for long; return them.
 
         Others want their places.
         """
         for entries in taken:
             self._refusals.forget(entries)
+            self.left_with.forget(entries)
         return taken

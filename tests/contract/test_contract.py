@@ -13,6 +13,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from delay_client import (
@@ -37,6 +38,7 @@ from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_client.receiving import attachment
 from delay_protocol.messages.items import decode_item, encode_item
+from delay_protocol.receivers.attaching import UNSETTLED_REASON, UNSETTLED_TRIES
 from tests.contract.worlds import CONNECTING, FakeWorld, World, real_world, running
 
 NUMBERS = count(1)
@@ -587,6 +589,42 @@ def test_items_are_sent_again_as_they_are(play: Play) -> None:
         [message_again] = got
         assert message_again.kept == data
         assert (message_again.id, message_again.due_ms) == (f"{name}-m", due_ms)
+
+    play(main)
+
+
+def test_what_ends_its_receivers_is_a_dead_letter_and_the_others_are_each_handled(
+    play: Play,
+) -> None:
+    async def main(world: World, name: str) -> None:
+        done: list[str | bytes] = []
+        here: list[int] = []
+
+        async def live() -> None:
+            """Be a receiver until a message ends it; note how many were here then."""
+            with anyio.CancelScope() as life:
+                async with world.receiver(name, [name]) as receiver:
+                    async for message in receiver:
+                        if message.body == "poison":
+                            counts = receiver.counts
+                            here.append(counts.received - sum(counts.verdicts.values()))
+                            # An exception would give back what is here.
+                            life.cancel()
+                            await anyio.lowlevel.checkpoint()
+                        await message.done()
+                        done.append(message.body)
+
+        async with world.client() as client:
+            for body in ("a", "poison", "b", "c"):
+                await client.send(name, body, delay=0, message_id=f"{name}-{body}")
+        for _ in range(UNSETTLED_TRIES):
+            await live()
+        reasons = await world.refused(name, 1)
+        assert reasons == {f"{name}-poison": UNSETTLED_REASON}
+        assert here[2:] == [1] * (UNSETTLED_TRIES - 2), "it came alone"
+        got: list[ReceivedMessage] = []
+        async with running(world.receiver(name, [name]), got):
+            await world.until(lambda: {*done, *bodies(got)} == {"a", "b", "c"})
 
     play(main)
 

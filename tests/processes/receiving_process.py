@@ -1,5 +1,10 @@
-"""A receiver as a process: writes down what its handler saw, a line a message, until SIGTERM."""
+"""A receiver as a process: writes down what its handler saw, a line a message, until SIGTERM.
 
+A message of the body `kill` kills it as SIGKILL does.
+"""
+
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,6 +24,8 @@ async def main(meta: str, path: Path) -> None:
 
         async def handler(message: ReceivedMessage) -> None:
             await anyio.sleep(0.001)
+            if message.data == b"kill":
+                os.kill(os.getpid(), signal.SIGKILL)
             if message.data.endswith(b"00") and message.put_offs == 0:
                 raise RetryLater(0.2)
             times = message.attempt + message.put_offs

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from delay_client import BlockingClient, OutgoingMessage, Receipt, ReceiverConfig
+from delay_protocol.receivers.attaching import UNSETTLED_REASON
 from tests.processes.real_processes import (
     ROOT,
     ServerProcess,
@@ -216,6 +217,40 @@ def check_copies(handled: list[Handled], killed: list[Killed]) -> None:
     print(f"handled again: {[copies[kill] for kill in killed]}")  # noqa: T201 (for -rP)
     for kill, count in copies.items():
         assert count <= CREDIT * (2 if kill.receiver is None else 1)
+
+
+def test_a_message_that_kills_its_receivers_is_a_dead_letter_and_the_others_are_handled(
+    tmp_path: Path,
+) -> None:
+    for name in ("meta", "d"):
+        (tmp_path / name).mkdir()
+    with contextlib.ExitStack() as stack:
+        meta = stack.enter_context(meta_server(tmp_path / "meta" / "data")).wait_ready()
+        options = (
+            *("--meta", meta.http, "--set", "sender.retry_base_s=0.01"),
+            *("--set", "sender.unsettled_tries=4"),
+        )
+        node = stack.enter_context(server(tmp_path / "d" / "data", options=options)).wait_ready()
+        some = stack.enter_context(receivers(meta, tmp_path))
+        client = stack.enter_context(BlockingClient(meta=meta.http, app_code="shop"))
+        bodies = [f"{number:05}" for number in range(1, 60)]
+        bodies.insert(20, "kill")
+        outcomes = list(client.send_many(OutgoingMessage("r.1", body, 0) for body in bodies))
+        ids = [outcome.message_id for outcome in outcomes if isinstance(outcome, Receipt)]
+        for number in range(4):
+            some.start()
+            assert some.processes[number].wait(60) == -signal.SIGKILL
+        some.start()
+        assert until(lambda: some.ids() == {*ids[:20], *ids[21:]}, seconds=60)
+        code, body = node.get("/dead")
+        assert (code, [one["message_id"] for one in json.loads(body)["items"]]) == (200, [ids[20]])
+        (letter,) = json.loads(body)["items"]
+        code, body = node.get(f"/dead/{letter['sequence']}")
+        letter = json.loads(body)
+        assert (code, letter["attempt"], letter["app_code"]) == (200, 4, "shop")
+        assert letter["first_due_ms"] == letter["due_ms"]
+        assert letter["refusals"][-1]["said"] == UNSETTLED_REASON
+        some.stop(4)
 
 
 @pytest.mark.long

@@ -387,7 +387,7 @@ def _check_on_time(
         acknowledged_s = witness.acknowledged.get(message_id)
         if acknowledged_s is None or message_id in witness.lost:
             continue
-        if witness.poison.is_poison(message_id):
+        if witness.poison.is_poison(message_id) or witness.is_deadly(message_id):
             continue
         due_s = receipt.at_s - (receipt.wall_ms - witness.due_ms[message_id]) / 1000
         from_s = witness.served_from(max(due_s, acknowledged_s))

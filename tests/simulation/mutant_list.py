@@ -1077,7 +1077,7 @@ SERVER = {
         ),
         # What is lost with a connection goes to others.
         "unsettled at a lost connection": mutant(
-            drop("AttachedGroup.detach", "self._owner.doubtful(...)"),
+            drop("AttachedGroup.detach", "self._owner.unsettled(...)"),
             scenario=told.RECEIVERS,
             seed=8,
         ),
@@ -1096,7 +1096,7 @@ SERVER = {
             swap(
                 "AttachedGroup.release",
                 "self._owner.give_back(...)",
-                "self._owner.retry(batch, avoid=NOBODY)",
+                "self._owner.unsettled(batch, group=self.name)",
             ),
             scenario=told.RECEIVERS,
             seed=1,
@@ -1108,6 +1108,41 @@ SERVER = {
             ),
             scenario=told.RECEIVERS,
             seed=3,
+        ),
+        # What ends its receivers is given up.
+        "a count of tries that never rises": mutant(
+            swap("Refusals.note", "1 if earlier is None else earlier.number + 1", "1"),
+            scenario=told.DEADLY,
+            seed=1,
+        ),
+        # It takes no others with it.
+        "poison goes out beside others": mutant(
+            swap(
+                "AttachedGroup.enqueue",
+                "self._shared.left_with.noted(parcel.entries, ALONE_AFTER)",
+                "None",
+            ),
+            scenario=told.DEADLY,
+            seed=1,
+        ),
+        "others go beside poison": mutant(
+            drop("AttachedGroup._deliver", "if member is self._alone.member: ..."),
+            scenario=told.DEADLY,
+            seed=1,
+        ),
+        # Who waits for a member that holds nothing does not hold up the others for good.
+        "kept free for ever": mutant(
+            swap("Attachment.free_in_s", "KEPT_S - abs(now_ms - newest.sent_ms) / 1000", "KEPT_S"),
+            test="sender/groups/test_members.py::"
+            "test_a_handler_that_takes_long_holds_up_the_others_once_for_so_long",
+        ),
+        "no turn for others": mutant(
+            swap(
+                "Alone.choose",
+                "self._is_out or self._is_others_turn or (self.member is None and not self.queues)",
+                "self._is_out or (self.member is None and not self.queues)",
+            ),
+            test="sender/groups/test_members.py::test_others_have_a_turn_between_two_that_go_alone",
         ),
         # Who does not take what it gets, gets no more.
         "given on to who does not read": mutant(

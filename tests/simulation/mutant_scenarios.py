@@ -220,6 +220,7 @@ GROUPS = Scenario(
 )
 SMALL_DISK = Scenario(name="small disk", small_disk=1.0)
 RECEIVERS = Scenario(name="receivers", receivers=1.0)
+DEADLY = Scenario(name="messages that end their receivers", receivers=1.0, deadly=1.0, gating=0.0)
 RECEIVERS_IN_CRASHES = Scenario(
     name="crashes when something was settled",
     receivers=1.0,

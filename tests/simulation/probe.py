@@ -59,7 +59,10 @@ class Probe:
         # is late of it, which stands beside it.
         more = max(2 * len(sender.queued_by_lane()) - 1, 0) * lane_items
         for group in sender.status():
-            yield f"entries queued for {group.name}", group.queued, config.queue_items_max + more
+            # So may what goes alone, since receivers left with it.
+            alone = sender.unsent().in_doubt if group.is_attached else 0
+            most = config.queue_items_max + more + alone
+            yield f"entries queued for {group.name}", group.queued, most
             yield (
                 f"entries in flight to {group.name}",
                 group.in_flight,

@@ -5,6 +5,9 @@ minutes in which most is due, for some minutes each time, and leaves in good ord
 comes it draws a verdict and a time: at once, late, or not while it is attached. Meanwhile it takes
 less than before, or nothing; says nothing for a lease and goes on; settles twice, and what it never
 got, and what another connection has. What brokers refuse for good (operator.py) it refuses.
+
+Where some messages are deadly it does nothing of this but end when it handles one, and it is
+started again.
 """
 
 import random
@@ -79,6 +82,9 @@ class SimReceiver:
         self._unruly = chance.choice((0.0, 0.2, 0.5))
         """Share of messages that are not simply done, and of FLOWs that are something else."""
         self._loses_link = chance.random() < 0.1
+        self._is_mortal = bool(self._witness.deadly_one_in)
+        if self._is_mortal:
+            self._slow_s, self._unruly, self._loses_link = 0.5, 0.0, False
         self._left: list[int] = []
         """What the connection before had not settled."""
         self._healed = False
@@ -105,6 +111,8 @@ class SimReceiver:
     def _pause_s(self) -> float:
         """Return when to be there again: shortly before a time at which much is due, mostly."""
         chance, now_ms = self._chance, self._witness.clock.now_ms()
+        if self._is_mortal:
+            return chance.uniform(0.5, 5)
         if chance.random() < 0.3:
             return chance.choice((0.1, chance.uniform(0, 30), chance.uniform(0, 600)))
         ahead = [minute for minute in self._minutes_ms if minute > now_ms]
@@ -229,6 +237,12 @@ class SimReceiver:
         while True:
             now_s = trio.current_time()
             ready = [held for held in line.open.values() if held.ready_s <= now_s]
+            # Without an end for them a world with what has been found would take for ever.
+            deadly = any(self._witness.is_deadly(held.receipt.message_id) for held in ready)
+            if deadly and not self._witness.complaints:
+                self._faults["receiver: ended by a message"] += 1
+                nursery.cancel_scope.cancel()
+                return
             if ready:
                 await self._settle(peer, line, ready, nursery)
                 continue

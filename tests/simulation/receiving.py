@@ -7,6 +7,8 @@
                   the server (checkers.py sees to it that it is durable); it is believed once, and
                   only from the connection that has it
     lease         after a lease of silence nothing comes, and nothing is believed
+    alone         what two receivers of this life left with comes to one that holds nothing else,
+                  and nothing comes beside it; what as many left with as give it up comes no more
     attempt       is at most one more than the tries of this life that were not released; and not
                   less, unless an operator held the message back since
 
@@ -21,7 +23,7 @@ from dataclasses import dataclass, field
 import trio
 
 from delay_protocol.messages.items import item_message_ids
-from delay_protocol.receivers.attaching import LEASE_S
+from delay_protocol.receivers.attaching import ALONE_AFTER, LEASE_S, UNSETTLED_TRIES
 from delay_protocol.receivers.delivering import Delivered, Verdict
 from tests.simulation.witness import Receipt, Witness
 
@@ -102,6 +104,8 @@ class Receiving:
     """By sequence: when it heard so."""
     _tries: Counter[tuple[int, int]] = field(default_factory=Counter)
     """By life and sequence: how often it came and was not released."""
+    _left: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """By life and sequence: how many receivers left with it and had not settled it."""
     _came: dict[int, tuple[Line, float]] = field(default_factory=dict)
     """By sequence, on which connection a message came last, and when."""
     _odd: list[_Odd] = field(default_factory=list)
@@ -120,6 +124,12 @@ class Receiving:
         """Note that a connection is gone: what is unsettled goes to others."""
         line.has_ended = True
         self.lines.remove(line)
+        for sequence, held in line.open.items():
+            self._left[line.life, sequence] += 1
+            # A link that is silent may have lost some more on the way.
+            is_unruly = not self.witness.deadly_one_in
+            if is_unruly and self._left[line.life, sequence] >= UNSETTLED_TRIES // 2:
+                self.witness.may_die.add(held.receipt.message_id)
         self.witness.broker_trouble(line.group)
 
     def others(self, line: Line) -> list[int]:
@@ -147,6 +157,8 @@ class Receiving:
         if now_s > line.flow_s + LEASE_S + witness.under_way_s + _MARGIN_S:
             self._complain("lease", f"{one.sequence} came though the last FLOW was {line.flow_s}")
         self._judge_attempt(line, one, message_id)
+        if self.witness.deadly_one_in:
+            self._judge_alone(line, one.sequence)
         self._tries[line.life, one.sequence] += 1
         self._came[one.sequence] = line, now_s
         witness.sightings.setdefault(message_id, []).append((now_s, line.group))
@@ -159,6 +171,15 @@ class Receiving:
         found = sum(len(one.item) for one in held)
         if len(held) > items or found > size:
             self._complain("credit", f"{len(held)} of {items} items, {found} of {size} bytes")
+
+    def _judge_alone(self, line: Line, sequence: int) -> None:
+        """Judge what comes beside a message that others have left with."""
+        left = {one: self._left[line.life, one] for one in (sequence, *line.open)}
+        if len(left) > 1 and max(left.values()) >= ALONE_AFTER:
+            self._complain("alone", f"{sequence} came beside others: {left}")
+        if left[sequence] >= UNSETTLED_TRIES:
+            self._complain("alone", f"{sequence} came again after {left[sequence]} left with it")
+        self.counts["came alone"] += max(left.values()) >= ALONE_AFTER
 
     def _judge_attempt(self, line: Line, one: Delivered, message_id: bytes) -> None:
         witness, now_s = self.witness, trio.current_time()

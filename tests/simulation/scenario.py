@@ -58,8 +58,10 @@ class Scenario:
     """Over how much time these messages are due, one of these values."""
     receivers: float = 0.0
     """Chance of groups of receivers beside those of brokers."""
+    deadly: float = 0.0
+    """Chance, where there are receivers, that some messages end each receiver that handles them."""
     poison: float = 0.0
     """Chance that brokers refuse some messages for good; drawn as ever if it is 0."""
 
 
-PLAIN = Scenario(receivers=0.25)
+PLAIN = Scenario(receivers=0.25, deadly=0.3)

@@ -15,7 +15,7 @@ else of the server is looked at. What a reason has to fit:
                             for a while, nothing is said to be queued or to be loaded
     in_flight               a broker got it, or could not be reached, at about that time
     retrying                a broker got it before, or could not be reached
-    dead                    brokers refuse it for good
+    dead                    brokers refuse it for good, or its receivers ended
     no_route                there is a meta server that tells routes
     damaged                 a bit flipped, or the disk fails to read
     any but these           it is due
@@ -305,7 +305,7 @@ class Stating:
                 )
             ):
                 none.add(Reason.QUEUED)
-        if not witness.poison.one_in:
+        if not (witness.poison.one_in or witness.receivers):
             none.add(Reason.DEAD)
         if not (witness.damage or self.reads_fail()):
             none.add(Reason.DAMAGED)
@@ -370,7 +370,10 @@ class Stating:
         if reason in self._impossible(server):
             return "nothing gives rise to it"
         if reason is Reason.DEAD:
-            return "" if self.witness.poison.is_poison(message_id) else "brokers would take it"
+            witness = self.witness
+            is_deadly = witness.is_deadly(message_id) or message_id in witness.may_die
+            is_due = witness.poison.is_poison(message_id) or is_deadly
+            return "" if is_due else "brokers would take it"
         if reason is Reason.DAMAGED:
             return ""
         return (

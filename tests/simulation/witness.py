@@ -5,6 +5,7 @@ Nothing here comes from the server's memory. Times are virtual seconds (`_s`) or
 
 import bisect
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -53,6 +54,10 @@ class Witness:
     """By message id: when a receiver last wanted a record in its place, by LATER or REFUSED."""
     receivers: tuple[str, ...] = ()
     """Names of the groups of receivers; all other groups are of brokers."""
+    deadly_one_in: int = 0
+    """One of so many ids ends each receiver that handles it; 0 for none."""
+    may_die: set[bytes] = field(default_factory=set)
+    """Messages that so many receivers left with, in one life, that they may be dead letters."""
     acknowledged: dict[bytes, float] = field(default_factory=dict)
     """By message id: when a producer first heard that it was taken."""
     refused: dict[bytes, int] = field(default_factory=dict)
@@ -276,6 +281,10 @@ class Witness:
             for receipt in self.receipts_of.get(message_id, ())
         )
 
+    def is_deadly(self, message_id: bytes) -> bool:
+        """Say whether a message ends its receivers."""
+        return bool(self.deadly_one_in) and not zlib.crc32(message_id) % self.deadly_one_in
+
     def take(self, receipts: Iterable[Receipt]) -> None:
         """Note what a broker took, or a receiver was done with."""
         for receipt in receipts:
@@ -290,6 +299,8 @@ class Witness:
             for message in self.acknowledged
             if message not in self.received
             and message not in self.lost
+            and message not in self.may_die
+            and not self.is_deadly(message)
             and not self.poison.may_stay(message)
         ]
 

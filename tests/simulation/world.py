@@ -24,6 +24,7 @@ import msgspec
 import structlog
 import trio
 
+from delay_protocol.messages.items import item_message_ids
 from delay_server.server import DelayServer, serve
 from delay_server.upkeep import Intervals
 from storage.batch.columns import RecordKind
@@ -273,8 +274,13 @@ class World:
         self._receiving = derive(seed, "receivers")
         self.attached = self._draw_attached(self._receiving)
         self.witness.receivers = tuple(self.attached)
+        dying = derive(seed, "deadly")
+        if self.attached and dying.random() < scenario.deadly:
+            self.witness.deadly_one_in = dying.choice((8, 20, 60))
         poisoning = derive(seed, "poison")
         is_poisoned = poisoning.random() < (scenario.poison or self.poison_chance)
+        # Whatever else makes dead letters, or none of them, has worlds of its own.
+        is_poisoned = is_poisoned and not self.witness.deadly_one_in
         self.witness.poison = Poison(poisoning.choice((6, 15, 40)) if is_poisoned else 0)
         self.config = self._draw_configuration()
         self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
@@ -356,7 +362,8 @@ class World:
         gating = derive(seed, "gating")
         self.gating: GateJudge | None = None
         """The operator, if the seed has one."""
-        if gating.random() < (self.gating_chance or scenario.gating):
+        is_gated = gating.random() < (self.gating_chance or scenario.gating)
+        if is_gated and not self.witness.deadly_one_in:
             names = (*self.groups.addresses, *self.attached)
             self.gating = self.gating_kind(
                 gating, self.witness, faults, self.length_s, groups=names
@@ -447,7 +454,8 @@ class World:
         sender = scenario.sender or config.sender
         config = msgspec.structs.replace(config, storage=storage, wheel=wheel, sender=sender)
         if self.attached:
-            brokers = {**config.brokers, **self.attached}
+            others = {} if self.witness.deadly_one_in else config.brokers
+            brokers = {**others, **self.attached}
             config = msgspec.structs.replace(config, brokers=brokers)
         if self.is_small:
             config = msgspec.structs.replace(config, floor_bytes=_SMALL_FLOOR_BYTES)
@@ -507,7 +515,22 @@ class World:
             if self.witness.poison.one_in:
                 await self.operator.is_done.wait()
             await self.witness.nothing_missing()
+            if self.witness.deadly_one_in:
+                await self._see_the_deadly_dead()
         await trio.sleep(_SEALING_S)
+
+    async def _see_the_deadly_dead(self) -> None:
+        """Wait until what ends its receivers is a dead letter, and nothing else."""
+        while self.server is None or self.server.node.store.schedule.pending:  # noqa: ASYNC110
+            await trio.sleep(10)
+        letters = self.server.master.dead_letters
+        items = await letters.read(letters.listed(), lambda _, found: found.item)
+        found = {item_message_ids(item, [len(item)])[0] for item in items if item is not None}
+        witness = self.witness
+        wanted = {one for one in witness.acknowledged if witness.is_deadly(one)} - witness.lost
+        if not wanted <= found or not all(map(witness.is_deadly, found)):
+            witness.complain(f"unsettled: {found} are dead letters, {wanted} ended receivers")
+        self.result.faults["dead letters that ended receivers"] += len(found)
 
     # -- lives of the server -----------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def test_what_was_taken_meanwhile_begins_anew() -> None:
         max_size=60,
     ),
     st.integers(1, 4),
-    st.integers(1, 10),
+    st.integers(1, 10) | st.just(31),
 )
 def test_never_is_more_known_than_may_be_and_none_is_given_up_too_soon(
     rounds: list[tuple[list[int], str]], tries_max: int, tracked_max: int
@@ -71,6 +71,13 @@ def test_never_is_more_known_than_may_be_and_none_is_given_up_too_soon(
         for sequence in note(refusals, sequences, group):
             assert seen.pop(sequence) >= tries_max
         assert len(refusals) <= tracked_max
+        entries = np.zeros(31, ENTRY)
+        entries["sequence"] = range(31)
+        for times in (1, 2):
+            noted = refusals.noted(entries, times)
+            often = {one for one in range(31) if seen.get(one, 0) >= times}
+            found = set() if noted is None else set(np.flatnonzero(noted).tolist())
+            assert found == often if tracked_max >= 31 else found <= often
 
 
 async def test_refused_requests_busy_brokers_and_untold_items_are_never_given_up() -> None:
