@@ -47,7 +47,7 @@ _FORGET_S = 3600.0
 _READING_WORKER = "secrets"
 """The worker of the executor that reads the file of the secret."""
 
-_ROUTING = (model.BrokerGroup, model.Route)
+_ROUTING = (model.BrokerGroup, model.Route, model.Receiver)
 """Kinds of rows by which a client may get another answer than it got."""
 
 

@@ -212,9 +212,9 @@ class FakeCluster:
         if scope.cancelled_caught:
             self._given_up.update(*(one.unsettled for one in self._receivers))
 
-    def route(self, pattern: str, name: str) -> None:
-        """Route a subject, or with a `*` all that begins so, to a name: as an operator does."""
-        self._schedule.routes[pattern] = name
+    def subscribe(self, name: str, *patterns: str) -> None:
+        """Have a name get these subjects and no others, as an operator does; `*`: all."""
+        self._schedule.subscriptions[name] = dict.fromkeys(patterns)
         self._schedule.deliver()
 
     @contextlib.contextmanager

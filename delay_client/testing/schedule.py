@@ -2,8 +2,8 @@
 
 It does as a meta server and delay servers do with receivers:
 
-* A subject is routed by its own pattern, else by the longest pattern that ends with `*` and that it
-  begins with. The first receiver to name a pattern has it; what leads elsewhere stays.
+* A message goes to every name of which a pattern takes its subject. Where there are several each
+  has a copy of its own when it is due, and what one does with it the others do not see.
 * A message without a receiver waits, also after its receiver has come and gone.
 * Receivers of one name share by weight, and none gets more than it takes, or other subjects than
   its own patterns take.
@@ -26,7 +26,7 @@ from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import ReceivedMessage
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.levels import parse_levels
-from delay_protocol.basics.subjects import Patterns, real_subject, subject_fault
+from delay_protocol.basics.subjects import Patterns, real_subject, retry_group, subject_fault
 from delay_protocol.messages.items import FLAG_DELAY, decode_item, item_subject
 from delay_protocol.messages.origin import TIMES_KEY, count_of
 from delay_protocol.receivers.attaching import ALONE_AFTER, UNSETTLED_REASON, UNSETTLED_TRIES
@@ -45,17 +45,24 @@ class StoredMessage:
 
     def __init__(self, sequence: int, data: bytes) -> None:
         item = decode_item(data)
-        self.subject, self.id, self.tags = item.subject, item.message_id, item.tags
+        self.subject = _real(item.subject)
+        self.id, self.tags = item.message_id, item.tags
         self.body, self.headers, self.content_type = decode_envelope(item.attributes)
         self.due_ms = item.due_ms if item.flag & FLAG_DELAY else item.create_ms
         self.attempts = self._attempts_before = count_of(item.attributes, TIMES_KEY)
         """How many times a receiver had it; what was released or put off does not count."""
         self.unsettled = 0
         """How many receivers left with it and had not settled it."""
+        self.receiver = ""
+        """Of a copy the name that it is for; else who has it, or had it last."""
+        self.is_copy = False
+        """Whether it is for one of several names."""
         self.reason = ""
         """Why it was refused, if it was."""
         self.data = data
         self.sequence = sequence
+        if group := retry_group(item.subject):
+            self.receiver, self.is_copy = group, True
 
     @property
     def due(self) -> datetime:
@@ -145,8 +152,8 @@ class Schedule:
         self.unsettled: dict[int, StoredMessage] = {}
         self.done: list[StoredMessage] = []
         self.refused: list[StoredMessage] = []
-        self.routes: dict[str, str] = {}
-        """Names of receivers by pattern."""
+        self.subscriptions: dict[str, dict[str, None]] = {}
+        """The patterns of each name of receivers."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each verdict, and when a receiver leaves."""
         self._horizon_ms = horizon_ms
@@ -181,6 +188,8 @@ class Schedule:
             self.refused.append(message)
         else:
             again = self._keep(settled.rest)
+            again.receiver = message.receiver
+            again.is_copy = message.is_copy or len(self._names_of(message.subject)) > 1
             if fault := self._beyond_horizon(again.due_ms):
                 self.waiting.remove(again)
                 message.reason = f"given up, since it could not come again: {fault}"
@@ -189,20 +198,19 @@ class Schedule:
         self.on_change()
 
     def attach(self, taker: Taker, patterns: Sequence[str]) -> None:
-        """Route patterns to a receiver, which then takes; raise ReceiverRefusedError."""
+        """Add patterns to the subscription of a receiver, which then takes.
+
+        Raises ReceiverRefusedError.
+        """
         for pattern in dict.fromkeys(patterns):
             subject = pattern.removesuffix("*")
             is_bad = subject_fault(subject.encode()) is not None or "*" in subject
-            if is_bad or _routed(subject) != subject:
+            if is_bad or _real(subject) != subject:
                 raise ReceiverRefusedError(
                     f"the meta server refuses it: pattern {pattern!a}: a subject, or the beginning "
                     "of subjects with a * behind it"
                 )
-            name = self._name_for(subject, is_prefix=pattern != subject)
-            if name is None:
-                self.routes[pattern] = taker.name
-            elif name != taker.name:
-                logger.warning("receiver %s: %r is routed to %s", taker.name, pattern, name)
+        self.subscriptions.setdefault(taker.name, {}).update(dict.fromkeys(patterns))
         taker.enter()
         self._takers.append(taker)
         self.deliver()
@@ -231,14 +239,21 @@ class Schedule:
             takers = [one for one in self._takers if one.has_room()]
             if self.why_down or not takers:
                 return
-            message = self.waiting[at]
-            name, size = self._name_for(_routed(message.subject)), len(message.data)
-            takers = [one for one in takers if one.name == name and one.takes(message.subject)]
+            message, size = self.waiting[at], len(self.waiting[at].data)
+            names = self._names_of(message.subject)
+            if not message.is_copy and len(names) > 1:
+                self._copy(message, names)
+                continue
+            if message.is_copy:
+                names = [one for one in names if one == message.receiver]
+            takers = [one for one in takers if one.name in names and one.takes(message.subject)]
             takers = [one for one in takers if one.has_room(size) and self._fits(one, message)]
             if takers:
                 del self.waiting[at]
                 self.unsettled[message.sequence] = message
-                min(takers, key=lambda one: one.served).deliver(message.delivered())
+                taker = min(takers, key=lambda one: one.served)
+                message.receiver = taker.name
+                taker.deliver(message.delivered())
             else:
                 at += 1
 
@@ -254,11 +269,19 @@ class Schedule:
         until_s = min((taker.unbegun_until() for taker in self._takers), default=math.inf)
         return min(due_ms, max(until_s * 1000, self.now_ms + 1))
 
-    def _name_for(self, subject: str, *, is_prefix: bool = False) -> str | None:
-        """Return the name of the receivers of a subject, or of all that begins with it."""
-        patterns = [f"{subject[:length]}*" for length in range(len(subject), -1, -1)]
-        found = (self.routes.get(one) for one in ([] if is_prefix else [subject]) + patterns)
-        return next(filter(None, found), None)
+    def _names_of(self, subject: str) -> list[str]:
+        """Return the names that receive a subject."""
+        found = self.subscriptions.items()
+        return [
+            name for name, patterns in found if patterns and Patterns([*patterns]).take(subject)
+        ]
+
+    def _copy(self, message: StoredMessage, names: Sequence[str]) -> None:
+        """Put a copy for each name in the place of a message."""
+        self.waiting.remove(message)
+        for name in names:
+            copy = self._keep(message.data)
+            copy.receiver, copy.is_copy = name, True
 
     def _keep(self, data: bytes) -> StoredMessage:
         self._made += 1
@@ -276,6 +299,6 @@ class Schedule:
         return f"due in {days:.1f} days, limit {limit:.1f}"
 
 
-def _routed(subject: str) -> str:
-    """Return the subject whose route a subject has: a retry has that of what it retries."""
+def _real(subject: str) -> str:
+    """Return the subject that a retry is of; else the same."""
     return real_subject(subject.encode()).decode()

@@ -4,7 +4,7 @@ One document, `Controls`, holds all of it; whoever has the say (a delay server, 
 all of its own) stores and hands on the document as a whole. Its `version` counts changes, so that
 of two documents the newer one is known.
 
-Which rule of `subjects` counts for a subject:
+Which rule of `subjects` counts for a subject, or for a retry of it:
 
 1. the rule of exactly its name;
 2. else that of the longest prefix of its name: `order.*` stands for all subjects that begin with
@@ -26,6 +26,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from delay_protocol.basics.errors import LocalProtocolError
+from delay_protocol.basics.subjects import real_subject
 
 SUBJECT_RULES_MAX: Final = 1000
 """Rules for subjects in one document."""
@@ -170,7 +171,8 @@ class SubjectRules:
         return len(self._rules)
 
     def pattern_of(self, subject: str) -> str | None:
-        """Return which rule counts for a subject; None if none does."""
+        """Return which rule counts for a subject, or a retry of it; None if none does."""
+        subject = real_subject(subject.encode(errors="surrogatepass")).decode(errors="replace")
         # A subject that ends with the sign itself is named by no rule: that would be a prefix.
         if subject in self._rules and not subject.endswith(ANY_END):
             return subject

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from delay_protocol.basics.errors import ProtocolError
+from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import decode_item
 from delay_protocol.messages.origin import APP_KEY, TIMES_KEY, count_of, first_due_ms
 from delay_server.dead.reason import code_name, decode_reason
@@ -18,7 +19,7 @@ def shown_letter(row: DeadRow, found: DeadItem, *, is_whole: bool = False) -> Js
     """Return what is known of a dead letter; is_whole: with its item's fields."""
     shown: Json = {
         "sequence": row.sequence,
-        "subject": row.subject.decode(errors="replace"),
+        "subject": real_subject(row.subject).decode(errors="replace"),
         "due_ms": row.due_ms,
         "dead_ms": row.dead_ms,
         "size_bytes": row.size,

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 import trio
 
+from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import item_due_at
 from delay_server.accepting.commits import Committer
 from delay_server.filing.schedule_access import ScheduleAccess
@@ -117,13 +118,16 @@ class DeadLetters:
     def listed(self, *, subject: str | None = None, group: str | None = None) -> list[DeadRow]:
         """Return the dead letters by sequence: all, or those of a subject, or of a group.
 
-        A group's are those that it refused last. There are none before the index is read.
+        Retries, and copies for one of several names, are of the subject of their message. A group's
+        are those that it refused last. There are none before the index is read.
         """
-        wanted = None if subject is None else subject.encode(errors="surrogateescape")
+        wanted = None
+        if subject is not None:
+            wanted = real_subject(subject.encode(errors="surrogateescape"))
         found = [
             row
             for row in self._there()
-            if wanted in {None, row.subject} and group in {None, row.group}
+            if wanted in {None, real_subject(row.subject)} and group in {None, row.group}
         ]
         return sorted(found, key=lambda row: row.sequence)
 

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from delay_protocol.basics.subjects import real_subject
 from delay_protocol.nodes.controls import Controls, SubjectRules
 from delay_server.lanes.lanes import NO_ROUTE, Lanes, Subjects
 from delay_server.lanes.routes import SubjectRoutes
@@ -149,10 +148,10 @@ class LaneRules:
         return "" if self._routes is None else self._routes.why_untaken(subject)
 
     def pattern_of(self, subject: str) -> str | None:
-        """Return which rule counts for a subject by name; a retry goes with its subject."""
-        return self._rules.pattern_of(real_subject(subject.encode()).decode())
+        """Return which rule counts for a subject by name."""
+        return self._rules.pattern_of(subject)
 
     def is_paused(self, subject: str) -> bool:
         """Whether a subject is paused, by name."""
-        pattern = self.pattern_of(subject)
+        pattern = self._rules.pattern_of(subject)
         return pattern is not None and self._rules.rule(pattern).paused

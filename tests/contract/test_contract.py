@@ -394,26 +394,61 @@ def test_messages_come_in_batches(play: Play) -> None:
     play(main)
 
 
-def test_a_message_goes_by_its_subject_and_then_by_the_longest_pattern(play: Play) -> None:
+def test_a_message_goes_to_each_name_of_which_a_pattern_takes_it(play: Play) -> None:
     async def main(world: World, name: str) -> None:
         got: dict[str, list[ReceivedMessage]] = {"a": [], "b": [], "c": [], "d": []}
-        # What leads elsewhere stays there.
-        late = [f"{name}.us.*", f"{name}.eu.tea", f"{name}other"]
         async with (
             world.client() as client,
             running(world.receiver(f"{name}a", [f"{name}.eu.tea"]), got["a"]),
             running(world.receiver(f"{name}b", [f"{name}.eu.*"]), got["b"]),
             running(world.receiver(f"{name}c", [f"{name}.*"]), got["c"]),
-            running(world.receiver(f"{name}d", late), got["d"]),
+            running(world.receiver(f"{name}d", [f"{name}other"]), got["d"]),
         ):
             for subject in ("eu.tea", "eu.milk", "eu.", "us.tea"):
                 await client.send(f"{name}.{subject}", subject, delay=0)
             await client.send(f"{name}other", "other", delay=0)
             await client.send(f"{name}nobody", delay=0)
-            await world.until(lambda: sum(map(len, got.values())) == 5)
+            await world.until(lambda: sum(map(len, got.values())) == 9)
             await world.advance(1)
         found = {receiver: sorted(bodies(messages)) for receiver, messages in got.items()}
-        assert found == {"a": ["eu.tea"], "b": ["eu.", "eu.milk"], "c": ["us.tea"], "d": ["other"]}
+        assert found == {
+            "a": ["eu.tea"],
+            "b": ["eu.", "eu.milk", "eu.tea"],
+            "c": ["eu.", "eu.milk", "eu.tea", "us.tea"],
+            "d": ["other"],
+        }
+        assert {one.subject for one in got["b"]} == {f"{name}.eu.{x}" for x in ("", "milk", "tea")}
+
+    play(main)
+
+
+def test_what_one_name_does_with_a_message_the_other_does_not_see(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        once: list[ReceivedMessage] = []
+        tried: list[ReceivedMessage] = []
+
+        async def fail(message: ReceivedMessage) -> None:
+            tried.append(message)
+            raise RuntimeError("no")
+
+        retry = RetryPolicy(base_s=world.unit_s / 2, factor=1, jitter=0, tries=2)
+        other = world.receiver(f"{name}b", [name])
+        async with (
+            world.client() as client,
+            running(world.receiver(f"{name}a", [name]), once),
+            other,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(partial(other.run, fail, retry=retry))
+            receipt = await client.send(name, delay=0)
+            await world.advance(2)
+            await world.until(lambda: len(tried) == 2)
+            other.stop()
+        reason = "given up after 2 tries: RuntimeError: no"
+        assert await world.refused(name, 1) == {receipt.message_id: reason}
+        assert [one.attempt for one in once] == [1]
+        assert [one.attempt for one in tried] == [1, 2]
+        assert {one.subject for one in tried} == {name}
 
     play(main)
 
