@@ -26,7 +26,7 @@ from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.clock import ServerClock
 from delay_client.receiving.message import ReceivedMessage, reason_of
-from delay_client.receiving.settings import ReceiverConfig
+from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
 from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import BodyError, MalformedMetaError, RemoteProtocolError
@@ -128,6 +128,8 @@ class Shared:
     """Returns True for an exception by which the task itself ends that calls: it is cancelled."""
     levels_ms: Sequence[int]
     """The delays of levels in ms."""
+    policy: RetryPolicy | None = None
+    """The retry policy that an operator set for the name, if there is one."""
     pause: Flow | None = None
     """The FLOW of each connection while no messages are taken."""
     backlog: int = 0
@@ -154,7 +156,6 @@ class Attachment(Plug):
 
     def __init__(self, server: str, shared: Shared) -> None:
         super().__init__(server)
-        self.retry = shared.config.retry
         self.chance = shared.chance
         self.tracebacks = shared.tracebacks
         self.ends_task = shared.ends_task
@@ -187,6 +188,11 @@ class Attachment(Plug):
         self._outgoing.clear()
         most = self._config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
         self._decoder = FrameDecoder(frame_bytes_max=FRAME_OVERHEAD + most)
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """When a message comes again whose handler failed."""
+        return self._shared.policy or self._config.retry
 
     @property
     def levels_ms(self) -> Sequence[int]:

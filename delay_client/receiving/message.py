@@ -41,10 +41,13 @@ _PUT_OFF_MS: Final = (100, 200, 400, 800, 1600, 3200, 5000)
 class Desk(Protocol):
     """Takes the verdicts of the messages of a connection."""
 
-    retry: RetryPolicy
     chance: random.Random
     tracebacks: Tracebacks
     ends_task: Callable[[BaseException], bool]
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """When a message comes again whose handler failed."""
 
     @property
     def levels_ms(self) -> Sequence[int]:

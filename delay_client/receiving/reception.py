@@ -17,7 +17,7 @@ from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import ReceivedMessage
 from delay_client.receiving.registering import MastersTalk
-from delay_client.receiving.settings import ReceiverConfig
+from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
 from delay_protocol.basics.levels import parse_levels
 from delay_protocol.basics.printable import printable
@@ -237,6 +237,10 @@ class Reception:
         """
         if self._meta is not None and self._meta.levels_ms is not None:
             self._shared.levels_ms = self._meta.levels_ms
+        try:
+            self._shared.policy = RetryPolicy.told(reply.retries)
+        except ValueError as error:
+            logger.warning("receiver %s: its retry policy is none: %s", self._name, error)
         if reply.waits and reply.waits != self._waits:
             logger.warning("receiver %s: %s", self._name, printable(reply.waits))
         self._waits = reply.waits

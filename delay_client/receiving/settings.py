@@ -14,6 +14,7 @@ from delay_protocol.receivers.attaching import (
     FLOW_S,
 )
 from delay_protocol.receivers.delivering import SETTLE_ITEMS_MAX
+from delay_protocol.receivers.masters import Retries
 
 _MIB: Final = 1024 * 1024
 
@@ -66,6 +67,19 @@ class RetryPolicy:
         policy = cls(first_level=first, tries=tries, jitter=0)
         return policy.by_levels(parse_levels(DEFAULT_LEVELS))
 
+    @classmethod
+    def told(cls, retries: Retries) -> Self | None:
+        """Return the policy that an operator set for the receiver's name; None if none is set.
+
+        Raises ValueError for waits that are none.
+        """
+        policy = cls() if retries.first_level is None else cls.levels(retries.first_level)
+        if retries.waits:
+            policy = replace(policy, waits_s=tuple(ms / 1000 for ms in parse_levels(retries.waits)))
+        if retries.tries is not None:
+            policy = replace(policy, tries=retries.tries)
+        return None if retries == Retries() else policy
+
     def by_levels(self, levels_ms: Sequence[int]) -> Self:
         """Return the policy with the waits of these levels, if it is one of `levels()`."""
         if self.first_level is None:
@@ -103,7 +117,8 @@ class ReceiverConfig:
     """Handlers of a run() that are at work at a time."""
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    """When a message comes again whose handler failed."""
+    """When a message comes again whose handler failed, unless an operator set that for the name
+    (`delaywheel admin set receiver`). What `run(retry=…)` says goes before both."""
 
     settle_linger_s: float = 0.002
     """How long a verdict waits for others to share its request."""

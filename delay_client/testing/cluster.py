@@ -20,7 +20,7 @@ from delay_client.messages.item_encoder import EncodedItem
 from delay_client.messages.message import moment
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import ReceivedMessage
-from delay_client.receiving.settings import ReceiverConfig
+from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
 from delay_client.shells.client import Client
 from delay_client.shells.receiver import Receiver
 from delay_client.testing.schedule import FAKE_SERVER, Schedule, StoredMessage, Taker
@@ -212,9 +212,13 @@ class FakeCluster:
         if scope.cancelled_caught:
             self._given_up.update(*(one.unsettled for one in self._receivers))
 
-    def subscribe(self, name: str, *patterns: str) -> None:
-        """Have a name get these subjects and no others, as an operator does; `*`: all."""
+    def subscribe(self, name: str, *patterns: str, retry: RetryPolicy | None = None) -> None:
+        """Have a name get these subjects and no others, as an operator does; `*`: all.
+
+        retry: the policy of its receivers, unless a `run(retry=…)` says otherwise.
+        """
         self._schedule.subscriptions[name] = dict.fromkeys(patterns)
+        self._schedule.set_policy(name, retry)
         self._schedule.deliver()
 
     @contextlib.contextmanager

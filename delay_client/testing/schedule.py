@@ -24,6 +24,7 @@ from delay_client.messages.verdicts import item_refusal
 from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import ReceivedMessage
+from delay_client.receiving.settings import RetryPolicy
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.levels import parse_levels
 from delay_protocol.basics.subjects import Patterns, real_subject, retry_group, subject_fault
@@ -107,6 +108,10 @@ class Taker(Attachment):
         """Return the cluster's time."""
         return self._schedule.now_ms
 
+    def set_policy(self, policy: RetryPolicy | None) -> None:
+        """Go by a retry policy that an operator set; None: by its own."""
+        self._shared.policy = policy
+
     def enter(self) -> None:
         """Note that messages may come."""
         self._attached_at = 0.0
@@ -154,6 +159,8 @@ class Schedule:
         self.refused: list[StoredMessage] = []
         self.subscriptions: dict[str, dict[str, None]] = {}
         """The patterns of each name of receivers."""
+        self._policies: dict[str, RetryPolicy | None] = {}
+        """The retry policies that an operator set, by name."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each verdict, and when a receiver leaves."""
         self._horizon_ms = horizon_ms
@@ -211,9 +218,17 @@ class Schedule:
                     "of subjects with a * behind it"
                 )
         self.subscriptions.setdefault(taker.name, {}).update(dict.fromkeys(patterns))
+        taker.set_policy(self._policies.get(taker.name))
         taker.enter()
         self._takers.append(taker)
         self.deliver()
+
+    def set_policy(self, name: str, policy: RetryPolicy | None) -> None:
+        """Have the receivers of a name go by a retry policy; None: by their own."""
+        self._policies[name] = policy
+        for taker in self._takers:
+            if taker.name == name:
+                taker.set_policy(policy)
 
     def detach(self, taker: Taker) -> None:
         """Give what a receiver has not settled to others; it may have been at work."""

@@ -7,8 +7,8 @@
                                            <----   {masters}, or the same after HOLD_S
     RECEIVER_REGISTER …                    ---->
 
-One such request waits at a time. The first makes the group of this name, of kind RECEIVER, and the
-routes of its patterns, where the cluster lets that be; else `waits` says what an operator is to do.
+One such request waits at a time. The first makes the name, and adds its patterns to the subjects of
+the name, where the cluster lets that be; else `waits` says what an operator is to do.
 
 Bodies are msgpack maps; keys that a reader does not know are skipped.
 """
@@ -17,6 +17,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from delay_protocol.basics.levels import LEVELS_MAX
 from delay_protocol.nodes.packed import pack, unpack
 from delay_protocol.nodes.registration import COUNTED_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, Name
 
@@ -40,7 +41,7 @@ class ReceiverRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: Name
     patterns: Annotated[tuple[Pattern, ...], msgspec.Meta(max_length=PATTERNS_MAX)] = ()
-    """Subjects that are to be routed to its group, if nobody has said otherwise."""
+    """Subjects that its name is to get, if nothing is in the way."""
     token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     """A receiver's token, where the cluster has a secret."""
     told: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] = 0
@@ -59,6 +60,22 @@ class MasterInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """host:port, that of producers."""
 
 
+Tries = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Waits = Annotated[str, msgspec.Meta(max_length=1000)]
+Level = Annotated[int, msgspec.Meta(ge=1, le=LEVELS_MAX)]
+
+
+class Retries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The retry policy that an operator set for a name; what is not set is the receiver's own."""
+
+    tries: Tries | None = None
+    """Times that a handler has a message before it is a dead letter."""
+    waits: Waits = ""
+    """Delays after each try, as a table of levels has them, such as `10s 30s 1m`."""
+    first_level: Level | None = None
+    """In their place: the level of the first wait, of the table that `/meta/address` tells."""
+
+
 class ReceiverRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"):
     """Where to attach."""
 
@@ -67,6 +84,7 @@ class ReceiverRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registe
     masters: Annotated[tuple[MasterInfo, ...], msgspec.Meta(max_length=MASTERS_MAX)]
     waits: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
     """Why messages of some pattern do not come, and what an operator has to do; empty if all do."""
+    retries: Retries = Retries()
 
 
 class ReceiverRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from delay_protocol.nodes.controls import PATTERN_BYTES_MAX
 from delay_protocol.nodes.registration import REPLICAS_MAX, GroupRecord
+from delay_protocol.receivers.masters import Level, Tries, Waits
 from delay_transport.http.operations import Answer, Request
 from delay_transport.http.pages import Limit, PageQuery
 from meta_server.known.model import (
@@ -203,6 +204,13 @@ class ReceiverSet(Request, frozen=True, kw_only=True):
 
     patterns: Patterns = ()
     """Subjects that it gets; with a * at its end all that begin so, * alone all that there are."""
+    tries: Tries | None = None
+    """Times that a handler has a message before it is a dead letter; null: as each receiver says.
+    """
+    waits: Waits = ""
+    """Delays after each try, such as `10s 30s 1m`; empty: as each receiver says."""
+    first_level: Level | None = None
+    """In their place: the level of the first wait, by the table of `delay.levels`."""
 
 
 class RouteExtension(Request, frozen=True, kw_only=True):

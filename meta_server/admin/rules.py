@@ -20,6 +20,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import (
     ANY_END,
@@ -396,18 +397,31 @@ def check_groups(parts: Parts, field: str, names: Sequence[str]) -> None:
 def set_receiver(
     parts: Parts, key: NameKey, known: Receiver | None, wanted: ReceiverSet
 ) -> Planned:
-    """Enter a name of receivers, or change which subjects it gets."""
+    """Enter a name of receivers, or change which subjects it gets, and how they are tried."""
     registry, name = parts.registry, key.name
     _bad("name", name, lambda: check_receiver(registry, name))
     for one in wanted.patterns:
         _bad("patterns", one, partial(check_pattern, one, may_be_all=True))
         if why := hindrance(registry, name, one):
             raise StateError(why)
+    if wanted.waits and wanted.first_level is not None:
+        raise BadValueError(field="first_level", value=wanted.first_level, allowed="null by waits")
+    try:
+        parse_levels(wanted.waits or DEFAULT_LEVELS)
+    except ValueError as error:
+        raise BadValueError(field="waits", value=wanted.waits, allowed=str(error)) from error
     if known is None:
         limit = parts.config.registration.groups_max
         check_room("receivers", registry.receivers, limit, [name])
     before = known or Receiver(name=name, version=0)
-    changed = replace(before, patterns=tuple(sorted(set(wanted.patterns))), is_entered=True)
+    changed = replace(
+        before,
+        patterns=tuple(sorted(set(wanted.patterns))),
+        is_entered=True,
+        tries=wanted.tries,
+        waits=wanted.waits,
+        first_level=wanted.first_level,
+    )
     if changed == known:
         return Planned()
     planned = put(known, replace(changed, updated_ms=parts.now_ms))

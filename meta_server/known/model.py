@@ -28,6 +28,7 @@ import msgspec
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, NodeRole
+from delay_protocol.receivers.masters import Level, Tries, Waits
 
 EVERY = "*"
 """In requests of operators every subject."""
@@ -222,6 +223,14 @@ class Receiver(Versioned, frozen=True, kw_only=True, gc=False):
     """Subjects, and beginnings of subjects with a * behind, that it gets; sorted, each once."""
     is_entered: bool = msgspec.field(name="entered", default=False)
     """True if an operator set or approved it; else it has registered by itself."""
+    tries: Tries | None = None
+    """Times that a handler has a message before it is a dead letter; null: as each receiver says.
+    """
+    waits: Waits = ""
+    """Delays after each try, such as `10s 30s 1m`; the last one is that of further tries, too.
+    Empty: as each receiver says."""
+    first_level: Level | None = None
+    """In their place: the level of the first wait, by the table of `delay.levels`."""
     updated_ms: int = msgspec.field(name="since_ms", default=0)
     """When this row was changed last."""
 

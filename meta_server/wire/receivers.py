@@ -13,7 +13,12 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX
 from delay_protocol.receivers import masters
-from delay_protocol.receivers.masters import ReceiverRefused, ReceiverRegister, ReceiverRegistered
+from delay_protocol.receivers.masters import (
+    ReceiverRefused,
+    ReceiverRegister,
+    ReceiverRegistered,
+    Retries,
+)
 from meta_server.groups.receiver_groups import RECEIVERS, Room, hindrance, lacks, plan_receiver
 from meta_server.known import model
 from meta_server.known.errors import MetaServerError, NotNowError, RefusedError, StateError
@@ -102,13 +107,15 @@ class Receivers(Family[ReceiverRegister]):
         reasons = [why for one in lacking if (why := hindrance(registry, name, one))]
         if waits and (name not in registry.receivers or len(lacking) > len(reasons)):
             reasons.insert(0, waits)
-        said = "; ".join(reasons)[:REASON_LENGTH_MAX]
-        digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))
+        said, retries = "; ".join(reasons)[:REASON_LENGTH_MAX], Retries()
+        if row := registry.receivers.get(name):
+            retries = Retries(tries=row.tries, waits=row.waits, first_level=row.first_level)
+        digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said, retries)))
         version = digest % COUNTED_MAX + 1
         if version == request.told and not is_over:
             return None
         return masters.encode_receiver_reply(
-            ReceiverRegistered(version=version, masters=self._masters, waits=said)
+            ReceiverRegistered(version=version, masters=self._masters, waits=said, retries=retries)
         )
 
 

@@ -394,6 +394,29 @@ def test_messages_come_in_batches(play: Play) -> None:
     play(main)
 
 
+def test_an_operator_says_how_often_a_name_tries(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+
+        async def handler(message: ReceivedMessage) -> None:
+            got.append(message)
+            raise ValueError("no such cup")
+
+        receiver = world.receiver(name, [])
+        async with world.client() as client, receiver, anyio.create_task_group() as tasks:
+            tasks.start_soon(receiver.run, handler)
+            await world.subscribe(name, name, tries=2, waits="1s")
+            receipt = await client.send(name, delay=0)
+            await world.advance(4)
+            await world.until(lambda: len(got) == 2)
+            receiver.stop()
+        assert (got[1].due - got[0].due).total_seconds() >= 0.8
+        reason = "given up after 2 tries: ValueError: no such cup"
+        assert await world.refused(name, 1) == {receipt.message_id: reason}
+
+    play(main)
+
+
 def test_a_message_goes_to_each_name_of_which_a_pattern_takes_it(play: Play) -> None:
     async def main(world: World, name: str) -> None:
         got: dict[str, list[ReceivedMessage]] = {"a": [], "b": [], "c": [], "d": []}

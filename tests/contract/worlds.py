@@ -11,9 +11,17 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from delay_client import Client, ClientConfig, ReceivedMessage, Receiver, ReceiverConfig
+from delay_client import (
+    Client,
+    ClientConfig,
+    ReceivedMessage,
+    Receiver,
+    ReceiverConfig,
+    RetryPolicy,
+)
 from delay_client.testing import FakeCluster
-from tests.processes.real_processes import ServerProcess, meta_server, server
+from delay_protocol.basics.levels import parse_levels
+from tests.processes.real_processes import ServerProcess, delaywheel, meta_server, server
 
 CONNECTING = ClientConfig(meta_backoff_min_s=0.2, meta_backoff_max_s=1.0, backoff_max_s=0.5)
 LEVELS = "1s 2s"
@@ -42,6 +50,9 @@ class World(Protocol):
         config: ReceiverConfig | None = None,
     ) -> Receiver:
         """Return a receiver."""
+
+    async def subscribe(self, name: str, pattern: str, *, tries: int, waits: str) -> None:
+        """Have a name get subjects, and retry as an operator says."""
 
     async def advance(self, units: float) -> None:
         """Let time pass."""
@@ -75,6 +86,10 @@ class FakeWorld:
     ) -> Receiver:
         return self.cluster.receiver(name, subjects=subjects, config=config)
 
+    async def subscribe(self, name: str, pattern: str, *, tries: int, waits: str) -> None:
+        retry = RetryPolicy(tries=tries, waits_s=tuple(ms / 1000 for ms in parse_levels(waits)))
+        self.cluster.subscribe(name, pattern, retry=retry)
+
     async def advance(self, units: float) -> None:
         await self.cluster.advance(seconds=units * self.unit_s)
 
@@ -107,6 +122,11 @@ class RealWorld:
     ) -> Receiver:
         config = config or ReceiverConfig(connecting=CONNECTING)
         return Receiver(name, subjects=subjects, meta=self._meta.http, config=config)
+
+    async def subscribe(self, name: str, pattern: str, *, tries: int, waits: str) -> None:
+        fields = (f"patterns={pattern}", f"tries={tries}", f"waits={waits}")
+        words = ("admin", "--meta", self._meta.http, "set", "receiver", name, *fields)
+        await anyio.to_thread.run_sync(delaywheel, *words)
 
     async def advance(self, units: float) -> None:
         await anyio.sleep(units * self.unit_s)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_client import ReceiverConfig, RetryPolicy
+from delay_protocol.receivers.masters import Retries
 
 
 @pytest.mark.parametrize(
@@ -107,3 +108,18 @@ def test_waits_double_up_to_the_cap() -> None:
     policy = RetryPolicy(jitter=0, cap_s=10)
     chance = random.Random(1)
     assert [policy.wait_s(attempt, chance) for attempt in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("told", "policy"),
+    [
+        (Retries(), None),
+        (Retries(tries=3), RetryPolicy(tries=3)),
+        (Retries(waits="10s 1m"), RetryPolicy(waits_s=(10, 60))),
+        (Retries(tries=5, first_level=2), RetryPolicy.levels(2, tries=5)),
+    ],
+)
+def test_what_an_operator_leaves_out_is_as_by_default(
+    told: Retries, policy: RetryPolicy | None
+) -> None:
+    assert RetryPolicy.told(told) == policy

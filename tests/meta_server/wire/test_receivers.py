@@ -288,6 +288,29 @@ async def test_a_registration_and_an_operator_do_not_get_into_each_others_way(
     }
 
 
+async def test_a_receiver_is_told_how_an_operator_wants_its_messages_tried(
+    world: World, operator: Operator
+) -> None:
+    receiver = await world.connect()
+    told = await registered(receiver, "a")
+    assert told.retries == masters.Retries()
+    async with asking(lambda: registered(receiver, "a", told=told.version)) as news:
+        await trio.sleep(1)
+        await operator.put("receiver", "mail", patterns=["a"], tries=16, waits="10s 1m")
+    assert news[0].retries == masters.Retries(tries=16, waits="10s 1m")
+    for wrong, field in (
+        ({"tries": 0}, "tries"),
+        ({"waits": "1y"}, "waits"),
+        ({"waits": "365d"}, "waits"),
+        ({"first_level": 0}, "first_level"),
+        ({"first_level": 3, "waits": "1s"}, "first_level"),
+    ):
+        status, problem = await refusal_of(operator.put("receiver", "mail", **wrong))
+        assert (status, field in str(problem)) == (400, True), problem
+    shown = await operator.put("receiver", "mail", patterns=["a"], first_level=3)
+    assert (shown["tries"], shown["waits"], shown["first_level"]) == (None, "", 3)
+
+
 async def test_a_name_that_nobody_has_is_removed(
     world: World, server: MetaServer, operator: Operator
 ) -> None:
