@@ -57,11 +57,13 @@ def real_subject(subject: bytes) -> bytes:
     """Return S of a retry subject `%RETRY%S%group` or `%DEAD_RETRY%S%group`, else the subject."""
     if not subject.startswith((b"%RETRY", b"%DEAD_RETRY")):
         return subject
+    _, form, rest = subject.split(b"%", 2) if subject.count(b"%") > 1 else (b"", b"", b"")
+    real, _, group = rest.rpartition(b"%")
+    if form in _RETRY_FORMS and group and real and not real.startswith(b"%"):
+        # Beyond QMQ: a subject may have the sign inside, and a group has not.
+        return real
     # As QMQ does it: empty parts do not count, and a subject of another shape is its own.
     parts = [part for part in subject.split(b"%") if part]
-    if len(parts) > 3 and parts[0] in _RETRY_FORMS:
-        # Beyond QMQ: a subject may have the sign inside, and a group has not.
-        return subject.removeprefix(b"%%%s%%" % parts[0]).rpartition(b"%")[0] or subject
     return parts[1] if len(parts) == 3 else subject
 
 

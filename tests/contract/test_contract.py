@@ -463,6 +463,7 @@ def test_what_one_name_does_with_a_message_the_other_does_not_see(play: Play) ->
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(partial(other.run, fail, retry=retry))
+            await world.until(lambda: other.is_attached)
             receipt = await client.send(name, delay=0)
             await world.advance(2)
             await world.until(lambda: len(tried) == 2)

@@ -36,7 +36,8 @@ from delay_transport.meta.address import MetaAddressError, MetaLocator
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import Address, Listener
 from meta_server.admin.api import API
-from meta_server.groups.broker_groups import check_address, check_name
+from meta_server.groups.broker_groups import check_address, check_group_name, check_name
+from meta_server.groups.receiver_groups import check_pattern, check_receiver
 from meta_server.groups.roles import check_belongs, plan_node
 from meta_server.known.model import Broker, BrokerGroup, Contents, GroupKind, Route, Subject
 from meta_server.known.registry import Registry
@@ -169,7 +170,10 @@ _SERVER_MEMORY: Final = 8 * 1024 * 1024
 
 
 @target(
-    decoders=(check_name, check_address, check_belongs),
+    decoders=(
+        *(check_name, check_group_name, check_address, check_belongs),
+        *(check_receiver, check_pattern),
+    ),
     packages=META_SERVER,
     memory_per_byte=2000,
     memory_base=_SERVER_MEMORY,

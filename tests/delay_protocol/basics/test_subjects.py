@@ -64,6 +64,9 @@ def test_a_name_that_begins_with_a_percent_sign_is_a_retry_or_none(subject: str)
         # But one that has the sign inside.
         (b"%RETRY%a%b%g", b"a%b"),
         (b"%DEAD_RETRY%a%b%c%g", b"a%b%c"),
+        (b"%RETRY%%RETRY%a%g%h", b"%RETRY%%RETRY%a%g%h"),
+        (b"%RETRY%a%b%", b"a"),
+        (b"%RETRY%a%%g", b"a%"),
         (b"%OTHER%a%g", b"%OTHER%a%g"),
         (b"a%b%c", b"a%b%c"),
     ],
