@@ -6,10 +6,12 @@ moment are in the log, and the next mastership may send them again.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+import numpy as np
 import structlog
 import trio
 
@@ -367,6 +369,8 @@ class Mastership:
 
     def _popped(self) -> None:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
+        # A copy that is seen for the first time may lead to a name that nothing led to.
+        self.targets.follow()
         self.sender.hand_out()
         self.loader.wheel_has_shrunk()
         self._wake_backlog_reader()
@@ -474,6 +478,19 @@ class Mastership:
         self._left_sender(entries)
 
     # -- what can be seen --------------------------------------------------------------------
+
+    def waiting_by_group(self) -> Counter[str]:
+        """Return how many due messages wait for each group; one that several may get, for each.
+
+        It costs a look at each lane and at each subject that waits on disk.
+        """
+        waiting, groups_of = Counter[str](), self.lane_rules.groups_of
+        for lane, count in self.sender.queued_by_lane().items():
+            waiting.update(dict.fromkeys(groups_of(lane), count))
+        for lane, subjects in self.lanes.parked.waiting_in.items():
+            left = self.lanes.backlog.of(np.array(sorted(subjects), np.intp), 0).messages
+            waiting.update(dict.fromkeys(groups_of(lane), left))
+        return waiting
 
     @property
     def late_now(self) -> int:

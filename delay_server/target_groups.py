@@ -101,6 +101,11 @@ class TargetGroups:
         self.routes.changed(subject)
         self._follow(self.routes)
 
+    def follow(self) -> None:
+        """Deliver to the groups that routes lead to, if these are others by now."""
+        if self.routes is not None and self.routes.targets_changed:
+            self._deliver_to_targets()
+
     def _follow(self, routes: SubjectRoutes) -> None:
         if routes.targets_changed:
             self._deliver_to_targets()

@@ -11,6 +11,7 @@ GET /status has quantiles in place of histograms, and the group's record in plac
 registered. A name without a unit counts messages, or what it names.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import trio
@@ -21,6 +22,7 @@ from delay_server.admin.copies import Other, faults_of, others_of
 from delay_server.admin.explain import counts
 from delay_server.admin.parts import Observed, Parts
 from delay_server.distribution import Distribution
+from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
 from delay_server.node import Node
 from delay_transport.http.metric_families import (
@@ -67,6 +69,7 @@ def numbers(observed: Observed) -> Iterator[Metric]:
         yield from _of_master(parts)
         yield from _of_waiting(parts)
         yield from _of_groups(parts.master.sender.status())
+        yield from _of_receivers(parts.master)
 
 
 def _node_info(node: Node) -> Metric:
@@ -287,6 +290,24 @@ def _of_waiting(parts: Parts) -> Iterator[Metric]:
     oldest_ms = letters.oldest_ms
     age_ms = 0 if oldest_ms is None else max(parts.pacer.now_ms() - oldest_ms, 0)
     yield gauge("dead_oldest_seconds", "Age of the oldest dead letter.", age_ms / 1000)
+
+
+def _of_receivers(master: Mastership) -> Iterator[Metric]:
+    """Yield the numbers of each name of receivers."""
+    names = [group for group in master.sender.status() if group.is_attached]
+    waiting = master.waiting_by_group() if names else Counter[str]()
+    yield gauges(
+        "receiver_waiting",
+        "Due messages that wait for receivers of the name, in memory and on disk.",
+        "target",
+        {group.name: waiting[group.name] for group in names},
+    )
+    yield counters(
+        "receiver_later",
+        "Messages that receivers of the name had come again later.",
+        "target",
+        {group.name: group.counts.later for group in names},
+    )
 
 
 def _of_groups(groups: Sequence[GroupStatus]) -> Iterator[Metric]:

@@ -214,13 +214,15 @@ class Receivers:
         settling = _Settling(connection, frame)
         self._settling.add(settling)
         is_committed = partial(self._ended, settling)
-        batches, unknown = group.take(attachment, _sequences(by_verdict[Verdict.LATER]))
+        batches, unknown = group.take(
+            attachment, _sequences(by_verdict[Verdict.LATER]), refused=False
+        )
         for batch in batches:
             master.sender.forget(batch.entries)
         settling.waits += len(planned)
         master.moves.move(planned, is_committed)
         for one in by_verdict[Verdict.REFUSED]:
-            batches, missed = group.take(attachment, [one.sequence])
+            batches, missed = group.take(attachment, [one.sequence], refused=True)
             unknown += missed
             for batch in batches:
                 settling.waits += 1

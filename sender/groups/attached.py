@@ -364,9 +364,17 @@ class AttachedGroup:
         self._has_room()
         return unknown
 
-    def take(self, member: Attachment, sequences: Iterable[int]) -> tuple[list[Batch], int]:
-        """Take messages that somebody else brings to an end; return how many are unknown, too."""
+    def take(
+        self, member: Attachment, sequences: Iterable[int], *, refused: bool
+    ) -> tuple[list[Batch], int]:
+        """Take messages that somebody else brings to an end; return how many are unknown, too.
+
+        refused: they are refused for good; else they come later
+        """
         batches, unknown = self._take(member, sequences)
+        count = sum(map(len, batches))
+        self._counts.refused += count if refused else 0
+        self._counts.later += 0 if refused else count
         self._has_room()
         return batches, unknown
 

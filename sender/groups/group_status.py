@@ -65,6 +65,8 @@ class GroupCounts:
     """Connections (or attempts at one) by why they ended."""
     changes: dict[CircuitState, int] = field(default_factory=lambda: dict.fromkeys(CircuitState, 0))
     """Changes of the circuit by what it changed to."""
+    later: int = 0
+    """Messages that receivers want to have later."""
 
     def copy(self) -> "GroupCounts":
         """Return the counts as they are now."""

@@ -15,6 +15,7 @@ from delay_server.server import DelayServer, serve
 from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY
 from storage.readers.item_reader import Items
+from tests.delay_server.admin.test_metrics import figures_of
 from tests.delay_server.receiving.test_receivers import peer_of
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_item, until
@@ -163,6 +164,33 @@ async def test_a_route_that_is_single_again_leaves_what_was_copied_to_its_names(
             await world.meta.reroute(SUBJECT, "billing", "shipping")
             async with receiver(world, "shipping") as shipping:
                 await until_all_came(items, shipping)
+
+
+async def test_what_waits_for_a_name_and_what_it_says_is_counted_by_name() -> None:
+    async with received_by("billing", "shipping") as (world, server):
+
+        def figure(what: str, name: str) -> float:
+            return figures_of(server)[f'{what}{{target="{name}"}}']
+
+        await send(world, 30)
+        await until(lambda: server.master.copier.copied == 60)
+        await trio.sleep(1)
+        for name in ("billing", "shipping"):
+            assert (figure("receiver_waiting", name), figure("sender_up", name)) == (30, 0)
+        async with receiver(world, "billing") as billing:
+            await until(lambda: len(billing.delivered) == 30)
+            one, other, *_ = [one for _, one in billing.delivered]
+            later = later_item(one.item, world.now_ms + 60_000)
+            await billing.settle(
+                [
+                    Settled(one.sequence, Verdict.LATER, later),
+                    Settled(other.sequence, Verdict.REFUSED, b"no"),
+                ]
+            )
+            assert (figure("sender_up", "billing"), figure("receiver_waiting", "billing")) == (1, 0)
+            for what in ("receiver_later_total", "sender_refused_total"):
+                assert (figure(what, "billing"), figure(what, "shipping")) == (1, 0)
+        assert figure("receiver_waiting", "shipping") == 30
 
 
 async def test_nothing_is_copied_for_names_that_are_gone_and_nothing_is_lost() -> None:
