@@ -1,11 +1,12 @@
 """Carries out plans: they become commits, and are answered once they are stored.
 
-Each change takes the same queue as registrations (`meta_server/known/commits.py::Committer`), with
-an audit entry in the same commit.
+Each change takes the same queue as registrations (`meta_server/known/commits.py::Committer`). It is
+stored in a commit of its own, with an audit entry: so it is planned on all that is known, and
+limits of numbers hold.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final
@@ -24,9 +25,6 @@ from meta_server.known.model import Audit, AuditRow, Change, Route
 ITSELF: Final = "(meta server)"
 """Actor of changes that the meta server makes by itself; no token has parentheses."""
 
-_ADMINISTRATION: Final = "administration"
-"""Key of every intent from here: no two of them share a commit, so limits of numbers hold."""
-
 _ROUTES_AT_ONCE: Final = 200
 """Routes that one commit changes, and one turn of the loop plans."""
 
@@ -37,10 +35,9 @@ class OutcomeUnknownError(MetaServerError):
     """The store took longer than an answer may; whether the change is stored is not known."""
 
 
-async def carry_out(parts: Parts, plan: Plan, *keys: Hashable) -> Planned:
+async def carry_out(parts: Parts, plan: Plan) -> Planned:
     """Plan and store a change of the actor of `parts`; return the plan that was stored.
 
-    `keys` name what it is about, beside administration itself.
     Raises RefusedError, StoreError, OutcomeUnknownError.
     """
     ended = trio.Event()
@@ -60,9 +57,7 @@ async def carry_out(parts: Parts, plan: Plan, *keys: Hashable) -> Planned:
             planned.stored()
         ended.set()
 
-    parts.committer.submit(
-        Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done, is_urgent=True)
-    )
+    parts.committer.submit(Intent(keys=(), plan=make_plan, done=done, is_urgent=True))
     with trio.move_on_after(parts.config.admin.answer_ms_max / 1000):
         await ended.wait()
     if not ended.is_set():
@@ -137,7 +132,7 @@ async def _change_routes(
             left = [name for name in some if name in routes and is_wanted(routes[name])]
             return plan(parts, subjects=left)
 
-        planned = await carry_out(parts, plan_some, *(("subject", name) for name in some))
+        planned = await carry_out(parts, plan_some)
         changed += sum(not isinstance(change, Audit) for change in planned.changes)
     return RoutesChanged(changed=changed, left=len(names) - changed, complete=True)
 

@@ -3,7 +3,7 @@
 `meta_server/admin/verbs.py` serves every kind from its declaration: lists, one row, its actions.
 """
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,12 +16,9 @@ from meta_server.admin.admin_types import ListQuery, MayLose, NameKey, Nothing
 from meta_server.admin.approval import approve_group
 from meta_server.admin.parts import Parts, Planned
 from meta_server.admin.views import RuleViews
-from meta_server.groups.receiver_groups import RECEIVERS
 from meta_server.known.errors import NotFoundError
 from meta_server.known.model import Route, Subject
 from meta_server.known.registry import Registry
-from meta_server.wire.admission import NEW_GROUP
-from meta_server.wire.nodes import NODES
 
 SET: Final = "set"
 """The action of PUT."""
@@ -85,8 +82,6 @@ class ResourceKind:
     wanted: Callable[[Any, Any], bool] = lambda _row, _query: True
     """Returns True for a row that passes the filters beside those of every list."""
     actions: tuple[Action, ...] = ()
-    waits_for: Callable[[Parts, Any], tuple[Hashable, ...]] = lambda _parts, _key: ()
-    """Returns the keys of a change of a row: changes with a key in common go one by one."""
 
     def action(self, name: str) -> Action | None:
         """Return the action of this name, if there is one."""
@@ -110,18 +105,9 @@ class ResourceKind:
         return self.show(parts, self.found(parts.registry, key))
 
 
-def _of_group(_: Parts, name: str) -> tuple[Hashable, ...]:
-    return ("group", name), NEW_GROUP, RECEIVERS
-
-
 def _id_of_node(registry: Registry, key: admin_types.NodeKey) -> tuple[str, str, str]:
     group = registry.delay_groups.get(key.group)
     return ("" if group is None else group.cluster, key.group, key.node)
-
-
-def _keys_of_route(_: Parts, key: admin_types.RouteKey) -> tuple[Hashable, ...]:
-    name, is_prefix = rules.subject_of(key.pattern)
-    return (RECEIVERS,) if is_prefix else (RECEIVERS, ("subject", name))
 
 
 def _rules(what: str, seen: RuleViews, rule: Rule) -> ResourceKind:
@@ -160,7 +146,6 @@ BROKER_GROUPS: Final = ResourceKind(
         Action(name="restore", wanted=Nothing, rule=rules.restore_group),
         Action(name="read-only", wanted=admin_types.ReadOnly, rule=rules.set_read_only),
     ),
-    waits_for=lambda parts, key: _of_group(parts, key.name),
 )
 
 KINDS: Final = (
@@ -188,7 +173,6 @@ KINDS: Final = (
             _set(admin_types.BrokerSet, rules.set_broker),
             _remove(rules.remove_broker),
         ),
-        waits_for=lambda parts, key: _of_group(parts, key.group),
     ),
     ResourceKind(
         name="subject",
@@ -203,7 +187,6 @@ KINDS: Final = (
             _set(admin_types.SubjectSet, rules.set_subject),
             _remove(rules.remove_subject),
         ),
-        waits_for=lambda _, key: (("subject", key.name),),
     ),
     ResourceKind(
         name="route",
@@ -221,7 +204,6 @@ KINDS: Final = (
             _set(admin_types.RouteSet, rules.set_route),
             _remove(rules.remove_route),
         ),
-        waits_for=_keys_of_route,
     ),
     ResourceKind(
         name="receiver",
@@ -236,7 +218,6 @@ KINDS: Final = (
             _set(admin_types.ReceiverSet, rules.set_receiver),
             _remove(rules.remove_receiver),
         ),
-        waits_for=lambda parts, key: _of_group(parts, key.name),
     ),
     ResourceKind(
         name="delay-group",
@@ -253,7 +234,6 @@ KINDS: Final = (
             Action(name="min-isr", wanted=admin_types.MinIsr, rule=node_rules.set_group_min_isr),
             Action(name="recover", wanted=MayLose, rule=node_rules.recover_group, needs_row=False),
         ),
-        waits_for=lambda _, key: (("group", key.name),),
     ),
     ResourceKind(
         name="delay-node",
@@ -268,10 +248,6 @@ KINDS: Final = (
             _remove(node_rules.remove_node),
             Action(name="give-up", wanted=MayLose, rule=node_rules.give_up_node, is_last=True),
             Action(name="approve", wanted=MayLose, rule=node_rules.approve_node),
-        ),
-        waits_for=lambda parts, key: (
-            *(NODES, *_of_group(parts, key.group)),
-            ("node", _id_of_node(parts.registry, key)),
         ),
     ),
     _rules("rule of the subject", views.SUBJECT_RULES, rules.set_subject_rule),

@@ -54,7 +54,7 @@ async def act(kind: ResourceKind, action: Action, call: Asked) -> msgspec.Struct
     parts, key = call.context, call.path
     wanted = call.query if call.body is None else call.body
     change = Change(kind, action, key, wanted, call.precondition)
-    await carry_out(parts.asked_by(call.caller.name), change.plan, *kind.waits_for(parts, key))
+    await carry_out(parts.asked_by(call.caller.name), change.plan)
     if not action.is_last:
         return kind.one(parts, key)
     if kind is BROKER_GROUPS:

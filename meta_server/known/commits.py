@@ -43,7 +43,8 @@ class Intent:
     """Something that is to change."""
 
     keys: tuple[Hashable, ...]
-    """Its subject: two intents with a common key do not share a commit."""
+    """Its subject: two intents with a common key do not share a commit; one without keys is about
+    everything, and shares its commit with nobody."""
     plan: Callable[[], Sequence[model.Change]]
     """Returns the changes, on what is known at that moment; may raise RefusedError."""
     done: Callable[[errors.MetaServerError | None], None]
@@ -178,7 +179,7 @@ class Committer:
         queue = self._urgent or self._waiting
         while queue and looked_at < self._batch_max and trio.current_time() < until:
             intent = queue[0]
-            if not taken.isdisjoint(intent.keys):
+            if batch and not (intent.keys and taken.isdisjoint(intent.keys)):
                 break
             queue.popleft()
             looked_at += 1
@@ -193,6 +194,8 @@ class Committer:
             taken.update(intent.keys)
             batch.append(intent)
             changes += planned
+            if not intent.keys:
+                break
         return batch, tuple(changes)
 
     def _end(self, intent: Intent, error: errors.MetaServerError | None) -> None:

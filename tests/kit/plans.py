@@ -36,7 +36,7 @@ def _change(kind: str, name: str, key: tuple[str, ...], fields: Mapping[str, obj
 async def act(server: MetaServer, kind: str, name: str, *key: str, **fields: object) -> None:
     """Carry out an action, as the operator `operator`; raises why it is refused."""
     change = action(kind, name, *key, **fields)
-    await carry_out(server.parts.asked_by("operator"), change, ("group", key[0]))
+    await carry_out(server.parts.asked_by("operator"), change)
 
 
 def _key(kind: type[Request], values: tuple[str, ...]) -> Request:

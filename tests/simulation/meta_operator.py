@@ -82,7 +82,7 @@ class MetaOperator:
             return plan(server.parts.asked_by("operator")).changes
 
         try:
-            server.committer.submit(Intent(keys=("operator",), plan=planned, done=done))
+            server.committer.submit(Intent(keys=(), plan=planned, done=done))
         except MetaServerError:
             # There is no room, or no store, for the moment.
             return []

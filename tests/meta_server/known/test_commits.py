@@ -53,6 +53,7 @@ class Rig:
         *,
         plan: Callable[[], Sequence[Change]] | None = None,
         is_urgent: bool = False,
+        is_about_all: bool = False,
     ) -> None:
         """Ask for a subject, unless there is one of that name."""
 
@@ -61,7 +62,7 @@ class Rig:
 
         self.committer.submit(
             Intent(
-                keys=(name,),
+                keys=() if is_about_all else (name,),
                 plan=plan or usual,
                 done=lambda error: self.results.__setitem__(name, error),
                 is_urgent=is_urgent,
@@ -100,6 +101,17 @@ async def test_what_gathers_shares_a_commit_and_what_is_about_one_thing_does_not
     names = [[row.name for row in saved(commit, Subject)] for commit in rig.medium.commits]
     assert names == [["a", "b", "c"], ["d"]]
     assert rig.results == dict.fromkeys("abcd")
+
+
+async def test_what_is_about_everything_shares_its_commit_with_nobody() -> None:
+    rig = Rig()
+    for name in "abcdef":
+        rig.add(name, is_about_all=name in "cd")
+    async with rig.running():
+        pass
+    names = [[row.name for row in saved(commit, Subject)] for commit in rig.medium.commits]
+    assert names == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert rig.results == dict.fromkeys("abcdef")
 
 
 async def test_what_is_urgent_comes_before_all_that_waits_and_commits_are_of_limited_size() -> None:

@@ -137,7 +137,7 @@ async def test_where_subjects_are_entered_another_one_is_refused_until_it_is(
                 assert (reply.timestamp_ms, reply.groups) == (-2, ())
             assert set(server.registry.subjects) <= {"known", "led.by.a.prefix"}
             entered = put("subject", "new")
-            await carry_out(server.parts.asked_by("alice"), entered, ("subject", "new"))
+            await carry_out(server.parts.asked_by("alice"), entered)
             for subject in ("new", "%RETRY%new%g"):
                 assert (await peer.register(subject, client_type)).timestamp_ms > 0
             assert "new" in server.registry.subjects

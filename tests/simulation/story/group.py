@@ -401,7 +401,7 @@ class GroupStory:
         try:
             with trio.move_on_after(10):
                 parts = self.group.meta_server.parts.asked_by("operator")
-                await carry_out(parts, plan, ("group", GROUP))
+                await carry_out(parts, plan)
                 self.result.counts[kind] += 1
         except MetaServerError:
             self.result.counts[f"{kind} refused"] += 1
