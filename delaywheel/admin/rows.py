@@ -27,7 +27,7 @@ from meta_server.admin.kinds import BROKER_GROUPS, KINDS, REMOVE, SET, Action, R
 _EXAMPLES: Final[Mapping[str, str]] = {
     "broker-group": "broker1 address=127.0.0.1:20881 weight=50",
     "broker": "broker1/MASTER hostname=b1 ip=10.0.0.1 serve_port=20881 sync_port=20882",
-    "subject": "orders.paid tag=payment",
+    "subject": "orders.paid",
     "route": "'orders.*' groups=broker1,broker2",
     "receiver": "billing 'patterns=orders.*,paid'",
     "delay-group": "delay1",

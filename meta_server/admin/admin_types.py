@@ -105,8 +105,6 @@ class BrokerGroupSet(Request, frozen=True, kw_only=True):
     static: bool = True
     """Where it has an address it is on-line, whether it is heard or not. It ends when the group
     registers. false: it has one time-out to do so."""
-    tag: Text = ""
-    """Subjects with this tag are routed to it; empty: the default tag."""
     weight: Weight = 100
     """Its share of subjects against its neighbours'; 0: no new ones."""
 
@@ -229,13 +227,6 @@ class RoutesChanged(Answer, frozen=True, kw_only=True):
     """Routes left as they were: they are full, or time was up."""
     complete: bool
     """false: time was up; ask again for the rest."""
-
-
-class SubjectSet(Request, frozen=True, kw_only=True):
-    """A subject as it is to be."""
-
-    tag: Text = ""
-    """It is routed to groups with this tag, if its route is chosen from now on."""
 
 
 # Delay groups

@@ -184,7 +184,7 @@ KINDS: Final = (
         shown=Subject,
         show=lambda _, subject: subject,
         actions=(
-            _set(admin_types.SubjectSet, rules.set_subject),
+            _set(Nothing, rules.set_subject),
             _remove(rules.remove_subject),
         ),
     ),

@@ -44,7 +44,6 @@ from meta_server.admin.admin_types import (
     RouteKey,
     RouteSet,
     SubjectRuleKey,
-    SubjectSet,
 )
 from meta_server.admin.parts import Parts, Planned
 from meta_server.groups.broker_groups import (
@@ -114,7 +113,7 @@ def put(known: Kept | None, wanted: Kept) -> Planned:
 def set_group(
     parts: Parts, key: NameKey, known: BrokerGroup | None, wanted: BrokerGroupSet
 ) -> Planned:
-    """Add or change a broker group: address, state, tag, weight, further attributes."""
+    """Add or change a broker group: its address, whether it is static, its weight."""
     name, kind, address = key.name, wanted.kind, wanted.address
     if known is None:
         _bad("name", name, lambda: check_group_name(parts.registry, "a name", name))
@@ -130,13 +129,9 @@ def set_group(
         raise BadValueError(field="kind", value=kind.value, allowed=allowed)
     if before.master and not address:
         raise BadValueError(field="address", value="", allowed="host:port of its master")
-    if not wanted.tag.isprintable():
-        raise BadValueError(field="tag", value=wanted.tag, allowed="letters that can be shown")
     is_static = bool(address) and wanted.static
     is_moved = address != before.master
-    changed = replace(
-        before, master=address, is_static=is_static, tag=wanted.tag, weight=wanted.weight
-    )
+    changed = replace(before, master=address, is_static=is_static, weight=wanted.weight)
     if is_moved or (is_static and not before.is_static):
         _bad("address", address, lambda: check_address(address))
         _check_master(parts.registry, changed)
@@ -311,7 +306,7 @@ def check_subject(field: str, subject: str) -> None:
         raise BadValueError(field=field, value=subject, allowed=allowed)
 
 
-def _entered_subject(parts: Parts, subject: str) -> list[Change]:
+def _entered_subject(parts: Parts, subject: str) -> list[Save]:
     """Return what makes a subject known, if it is not."""
     if subject in parts.registry.subjects:
         return []
@@ -320,26 +315,19 @@ def _entered_subject(parts: Parts, subject: str) -> list[Change]:
     return [Save(Subject(name=subject, created_ms=parts.now_ms))]
 
 
-def set_subject(parts: Parts, key: NameKey, known: Subject | None, wanted: SubjectSet) -> Planned:
-    """Enter a subject, or change its tag."""
+def set_subject(parts: Parts, key: NameKey, known: Subject | None, _body: Request) -> Planned:
+    """Enter a subject."""
     check_subject("name", key.name)
-    if not wanted.tag.isprintable():
-        raise BadValueError(field="tag", value=wanted.tag, allowed="letters that can be shown")
-    if known is None:
-        _entered_subject(parts, key.name)
-    before = known or Subject(name=key.name, created_ms=parts.now_ms)
-    return put(known, replace(before, tag=wanted.tag))
+    if known is not None:
+        return Planned()
+    [entered] = _entered_subject(parts, key.name)
+    return Planned([entered], entered.row)
 
 
 def remove_subject(parts: Parts, key: NameKey, known: Subject, _body: Request) -> Planned:
     """Remove a subject that no connected client uses, with the route that was chosen for it."""
     name = key.name
     route = parts.registry.routes.get(name)
-    if known.tag:
-        raise StateError(
-            f"the subject {name} has the tag {known.tag}, which an operator gave it: remove it "
-            f"first by `delaywheel admin set subject {name} tag=`"
-        )
     if route is not None and not route.is_chosen:
         raise StateError(
             f"the subject {name} has a route that an operator set: take that away first"

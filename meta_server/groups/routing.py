@@ -157,10 +157,8 @@ class RouteAnswers:
                 return NO_GROUPS
             return self._of_receivers(tuple(row.name for row in receivers))
         own = self._registry.routes.get(subject)
-        if own is not None and own.is_chosen:
-            known = self._registry.subjects.get(subject)
-            if self._joining(known.tag if known else "", own.groups):
-                return None
+        if own is not None and own.is_chosen and self._joining(own.groups):
+            return None
         names = route_of(self._registry, subject)
         return None if names is None else self.of_groups(names, client_type)
 
@@ -268,16 +266,14 @@ def plan_route(
     chosen when a group is there. Routes that an operator gave are left as they are.
     """
     changes: list[Change] = []
-    known = registry.subjects.get(subject)
-    if known is None:
-        known = Subject(name=subject, created_ms=now_ms)
-        changes.append(Save(known))
+    if subject not in registry.subjects:
+        changes.append(Save(Subject(name=subject, created_ms=now_ms)))
     route = registry.routes.get(subject)
     is_set = registry.prefix_route(subject) if route is None else not route.is_chosen
     if is_set or registry.receivers_of(subject):
         return changes
     has = () if route is None else route.groups
-    more = _joining(registry, limits, now_ms, known.tag, has)
+    more = _joining(registry, limits, now_ms, has)
     if more:
         # At least one more than it has: it wants more because it has too few, or none that works.
         count = max(limits.groups_per_subject - len(has), 1)
@@ -288,16 +284,15 @@ def plan_route(
 
 
 def _joining(
-    registry: Registry, limits: RoutingLimits, now_ms: int, tag: str, has: tuple[str, ...]
+    registry: Registry, limits: RoutingLimits, now_ms: int, has: tuple[str, ...]
 ) -> list[BrokerGroup]:
-    """Return the groups that may join those that a subject with this tag has; none if it is enough.
+    """Return the groups that may join those that a subject has; none if it has enough.
 
-    Those of the default tag stand in where no group has the subject's own. A subject that has some
-    gets only such as an operator entered.
+    A subject that has some gets only such as an operator entered.
     """
     if not _is_short(registry, has, limits, now_ms):
         return []
-    takes = [
+    return [
         group
         for group in registry.groups.values()
         if group.kind is GroupKind.NORMAL
@@ -307,8 +302,6 @@ def _joining(
         and group.name not in has
         and (not has or registry.is_entered(group.name))
     ]
-    tagged = [group for group in takes if group.tag == tag]
-    return tagged or [group for group in takes if not group.tag]
 
 
 def _is_short(

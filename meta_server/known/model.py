@@ -118,8 +118,6 @@ class BrokerGroup(Versioned, frozen=True, kw_only=True, gc=False):
     """host:port of its master for clients; "" as long as none is known."""
     state: BrokerState = BrokerState.NRW
     """The last state that its master reported; NRW once it is off-line or timed out."""
-    tag: str = ""
-    """Subjects with this tag are routed to it; "" is the default tag."""
     is_static: bool = msgspec.field(name="static", default=False)
     """True if it never registers, so its silence says nothing. Ends when it registers all the same.
     """
@@ -176,8 +174,6 @@ class Subject(Versioned, frozen=True, kw_only=True, gc=False):
 
     name: str
     """Its name."""
-    tag: str = ""
-    """It is routed to groups with this tag; "" is the default tag."""
     created_ms: int = 0
     """When it was used first, or entered."""
 

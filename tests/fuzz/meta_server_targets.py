@@ -66,15 +66,13 @@ def _contents() -> Contents:
     registry = Registry(
         Contents(
             rows=(
-                BrokerGroup(
-                    name="g1", kind=GroupKind.NORMAL, master="b:1", state=BrokerState.RW, tag="t"
-                ),
+                BrokerGroup(name="g1", kind=GroupKind.NORMAL, master="b:1", state=BrokerState.RW),
                 BrokerGroup(name="g2", kind=GroupKind.NORMAL, master="b:2", state=BrokerState.RW),
                 Broker(
                     hostname="h", serve_port=1, ip="1.2.3.4", group="g1", role=BrokerRole.MASTER
                 ),
                 Subject(name="s1"),
-                Subject(name="s2", tag="t"),
+                Subject(name="s2"),
                 Route(name="s1", groups=("g1", "g2")),
                 Route(name="p.", is_prefix=True, groups=("g2",), is_chosen=False),
             ),

@@ -201,14 +201,14 @@ _ADDRESS_ANSWERS: Final = [
 
 def _admin_requests() -> list[bytes]:
     bodies: dict[str, tuple[bytes, ...]] = {
-        "set_broker_group": (b'{"weight":7,"tag":"t"}', b'{"address":"h:7"}'),
+        "set_broker_group": (b'{"weight":7,"static":true}', b'{"address":"h:7"}'),
         "retire_broker_group": (b'{"lose_messages":true}',),
         "restore_broker_group": (b"{}",),
         "read_only_broker_group": (b'{"read_only":true}',),
         "set_broker": (b'{"hostname":"k","ip":"1.1.1.1","serve_port":5}',),
         "set_route": (b'{"groups":["g1"]}', b'{"groups":["g2","g1"]}'),
         "extend_route": (b'{"group":"g1","new_group":"g2"}',),
-        "set_subject": (b'{"tag":"t"}',),
+        "set_subject": (b"{}",),
     }
     parts = {"role": b"MASTER", "subject": b"s1", "pattern": b"p.*", "node": b"n1"}
     found = []

@@ -139,11 +139,14 @@ class Operator(Caller):
         return await self.row("broker-group", name)
 
     async def add_group(self, name: str, **fields: object) -> Shown:
+        """Add a group; a "tag", which a recorded day has, is not kept."""
+        fields.pop("tag", None)
         return await self.add("broker-group", name, **fields)
 
     async def change_group(self, name: str, **fields: object) -> Shown:
-        """Change a group; "ext" is not kept, and a "state" is stored as a static one's."""
-        fields.pop("ext", None)
+        """Change a group; "ext" and "tag" are not kept, a "state" is stored as a static one's."""
+        for name_of_old in ("ext", "tag"):
+            fields.pop(name_of_old, None)
         state = fields.pop("state", None)
         shown = await self.change("broker-group", name, **fields)
         if state is None:
@@ -256,8 +259,12 @@ class Operator(Caller):
     async def subject(self, subject: str) -> Shown:
         return await self.row("subject", subject)
 
-    async def tag_subject(self, subject: str, tag: str, **fields: object) -> Shown:
-        return await self.put("subject", subject, tag=tag, **fields)
+    async def add_subject(self, subject: str, **fields: object) -> Shown:
+        return await self.put("subject", subject, **fields)
+
+    async def tag_subject(self, subject: str, _tag: str) -> Shown:
+        """Add a subject, as a recorded day had it that gave it a tag."""
+        return await self.add_subject(subject)
 
     async def remove_subject(self, subject: str, **query: object) -> Shown:
         return await self.remove("subject", subject, **query)

@@ -22,7 +22,6 @@ GROUP: dict[str, Any] = {
     "address": "h:1",
     "state": "RW",
     "static": True,
-    "tag": "",
     "weight": 100,
     "liveness": "none",
     "version": 3,
@@ -83,7 +82,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_set_changes_the_fields_that_are_named_and_nothing_that_changed_meanwhile() -> None:
     meta = Meta(GET_broker_group_g1=GROUP, PUT_broker_group_g1=GROUP)
     done(meta.run("set", "broker-group", "g1", "weight=50", "static=false"))
-    editable = {name: GROUP[name] for name in ("kind", "address", "tag")}
+    editable = {name: GROUP[name] for name in ("kind", "address")}
     body = editable | {"weight": 50, "static": False}
     assert meta.asked == [("PUT broker-group/g1", (body, "3"))]
     meta = Meta(GET_broker_group_g1=GROUP, PUT_broker_group_g1=LATER)
@@ -139,7 +138,7 @@ def test_a_list_has_five_columns_and_with_all_every_field() -> None:
     some = Meta(GET_broker_group={"items": rows[:1], "next": "g1"})
     assert "and more: --all" in some.run("get", "broker-group", "--limit", "1").stdout
     both = Meta(GET_broker_group={"items": rows[:1], "next": "g1"})
-    assert "tag" in both.run("get", "broker-group", "--limit", "1", "--all").stdout
+    assert "weight" in both.run("get", "broker-group", "--limit", "1", "--all").stdout
     assert both.queries == ["limit=1"]
     lines = Meta(GET_broker_group=pages[1]).run("get", "broker-group", "--json").stdout
     assert json.loads(lines) == rows[1]

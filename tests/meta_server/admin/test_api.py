@@ -232,12 +232,10 @@ async def test_a_subject_that_nobody_uses_is_removed_or_it_is_said_why_not(
     peer = await world.connect()
     await peer.register("used")
     await peer.register("%RETRY%retried%cg", ClientType.CONSUMER, consumer_group="cg")
-    await operator.tag_subject("tagged", "t")
     await operator.set_route("routed", ["g1"])
     for subject, code, reason in (
         ("used", 409, "is used by a connected client"),
         ("retried", 409, "is used by a connected client"),
-        ("tagged", 409, "has the tag t"),
         ("routed", 409, "has a route that an operator set"),
         ("nobody", 404, "there is no subject"),
     ):
@@ -245,7 +243,7 @@ async def test_a_subject_that_nobody_uses_is_removed_or_it_is_said_why_not(
         assert found == code
         assert reason in error["message"]
     assert await operator.remove_subject("typo") == {"changed": True}
-    assert sorted(server.registry.subjects) == ["retried", "routed", "tagged", "used"]
+    assert sorted(server.registry.subjects) == ["retried", "routed", "used"]
     assert "typo" not in server.registry.routes
     removed = world.medium.audit[-1].entry
     assert (removed.action, removed.actor) == ("subject.remove", "loopback")
@@ -311,9 +309,9 @@ async def test_the_audit_is_filtered_and_paged_and_tells_before_and_after(
 
 async def test_a_long_audit_is_looked_through_in_steps(operator: Operator) -> None:
     for number in range(520):
-        await operator.tag_subject(f"s{number}", "t")
+        await operator.add_subject(f"s{number}")
     await add_groups(operator, "g1")
-    await operator.tag_subject("last", "t")
+    await operator.add_subject("last")
     [row] = (await operator.audit(action="broker-group", limit=1))["items"]
     assert row["target"] == "g1"
     oldest = await operator.audit(target="s0")
@@ -324,7 +322,7 @@ async def test_everything_is_there_at_a_glance(world: World, operator: Operator)
     peer = await world.registered(node())
     await add_groups(operator, "g1")
     await peer.register("a.b")
-    await operator.tag_subject("tagged", "t")
+    await operator.add_subject("entered")
     found = await operator.topology()
     assert [row["name"] for row in found["broker_groups"]] == ["d1", "g1"]
     [group] = found["delay_groups"]
@@ -332,7 +330,7 @@ async def test_everything_is_there_at_a_glance(world: World, operator: Operator)
     assert found["routes_by_group"] == {"g1": 1}
     [unserved] = found["unserved"]
     assert unserved.pop("why") == "it has no route: no broker group could be given to it"
-    assert unserved == {"patterns": 1, "examples": ["tagged"]}
+    assert unserved == {"patterns": 1, "examples": ["entered"]}
     assert (found["failing"], found["next_steps"]) == ([], [])
 
 

@@ -103,7 +103,6 @@ def _broker(**more: object) -> Operation:
             (lambda do, a=address: do.add_group("g", address=a), "address")
             for address in ("nowhere", "x..y:5", f"{'x' * 64}:5", "h:70000", "[::1]:1")
         ),
-        (lambda do: do.add_group("g", tag="a\nb"), "tag"),
         (lambda do: do.change_group("g1", address="here"), "address"),
         (lambda do: do.change_group("g1", address=""), "address"),
         (lambda do: do.change_group("g1", kind="delay"), "kind"),
@@ -186,7 +185,7 @@ async def test_what_the_state_of_a_row_does_not_allow_is_refused_and_it_is_said_
         (lambda do: do.remove_broker("g1", "MASTER", version=2), "1"),
         (lambda do: do.set_route("new", ["g1"], version=1), None),
         (lambda do: do.set_prefix("p.", ["speaks"], version=2), "1"),
-        (lambda do: do.tag_subject("mine", "t", version=0), "1"),
+        (lambda do: do.add_subject("mine", version=0), "1"),
         (lambda do: do.act("delay-group", "d1", action="elect", version="4.8"), "4.9"),
         (lambda do: do.remove("delay-node", "d1", "n1", version=2), "1"),
         (lambda do: do.change_rule("c1", "groups", group="g1", weight=2, version=1), None),
@@ -215,8 +214,8 @@ async def test_there_is_a_limit_to_groups_and_subjects_and_brokers_of_a_group(
         await operator.add_group(name)
     with pytest.raises(OperationRefusedError, match="6 broker groups, which is the limit"):
         await operator.add_group("g7")
-    await operator.tag_subject("third", "t")
-    for operation in (operator.tag_subject("one.more", "t"), operator.set_route("x", ["g1"])):
+    await operator.add_subject("third")
+    for operation in (operator.add_subject("one.more"), operator.set_route("x", ["g1"])):
         with pytest.raises(OperationRefusedError, match="3 subjects, which is the limit"):
             await operation
     for role, sync_port in (("SLAVE", 2), ("BACKUP", 0)):
@@ -410,7 +409,7 @@ def _drawn(chance: random.Random, do: Operator) -> Awaitable[Any]:
         lambda: do.remove_route(subject, **version),
         lambda: do.remove_prefix(subject, **version),
         lambda: do.extend_routes(name, other),
-        lambda: do.tag_subject(subject, chance.choice(["", "t"]), **version),
+        lambda: do.add_subject(subject, **version),
         lambda: do.remove_group(name, lose_messages=lose),
     ]
     return chance.choice(drawn)()

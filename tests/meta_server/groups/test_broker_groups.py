@@ -133,7 +133,7 @@ def test_no_delay_server_is_let_in_at_a_brokers_address_while_that_is_on_line() 
 def test_what_an_operator_set_stays_through_registrations() -> None:
     registry = with_a_broker()
     group = registry.groups["g1"]
-    marked = replace(group, weight=7, is_read_only=True, tag="t", version=2)
+    marked = replace(group, weight=7, is_read_only=True, version=2)
     registry.apply((model.Save(marked),))
     after = apply(registry, broker(what=OFFLINE))
     assert replace(after, state=group.state, updated_ms=group.updated_ms, version=2) == marked

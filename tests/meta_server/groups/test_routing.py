@@ -248,16 +248,6 @@ def test_a_route_is_not_extended_beyond_its_limit_nor_if_an_operator_gave_it() -
         assert groups_for(registry, subject, PRODUCER, limits, now_ms=HOUR_MS) == ()
 
 
-def test_the_tag_of_a_subject_tells_which_groups_it_is_routed_to() -> None:
-    registry = registry_of(
-        group("plain"), group("t1", tag="t"), group("t2", tag="t"), group("other", tag="o"),
-        subjects=(Subject(name="a.b", tag="t"), Subject(name="c.d", tag="nobody has it")),
-    )  # fmt: skip
-    assert set(routed(registry, "a.b")) == {"t1", "t2"}
-    assert routed(registry, "c.d") == ("plain",)
-    assert routed(registry, "e.f") == ("plain",)
-
-
 def test_new_routes_leave_out_what_is_read_only_retired_weightless_or_for_delay() -> None:
     registry = registry_of(
         group("g1", is_read_only=True), group("g2", is_retired=True), group("g3", weight=0),

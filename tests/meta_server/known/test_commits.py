@@ -199,12 +199,12 @@ async def test_a_store_is_available_again_after_a_write_and_tried_less_often_if_
 
 async def test_somebody_elses_change_is_loaded_and_the_intent_refused() -> None:
     rig = Rig()
-    rig.medium.tables.apply((Save(Subject(name="a", tag="theirs")),))
+    rig.medium.tables.apply((Save(Subject(name="a", created_ms=7)),))
     rig.add("a")
     async with rig.running():
         pass
     assert isinstance(rig.results["a"], ConflictError)
-    assert rig.registry.subjects["a"].tag == "theirs"
+    assert rig.registry.subjects["a"].created_ms == 7
     assert rig.committer.conflicts == 1
 
 
@@ -238,14 +238,15 @@ async def test_a_damaged_store_ends_the_writer() -> None:
 async def test_plans_are_made_when_their_turn_comes() -> None:
     rig = Rig()
 
-    def rename() -> Sequence[Change]:
+    def count() -> Sequence[Change]:
         known = rig.registry.subjects["a"]
-        return (Save(replace(known, tag=known.tag + "x", version=known.version + 1)),)
+        after = replace(known, created_ms=known.created_ms + 1, version=known.version + 1)
+        return (Save(after),)
 
     rig.add("a")
     for _ in range(3):
-        rig.add("a", plan=rename)
+        rig.add("a", plan=count)
     async with rig.running():
         pass
-    assert rig.registry.subjects["a"].tag == "xxx"
+    assert rig.registry.subjects["a"].created_ms == 3
     assert rig.registry.contents() == rig.medium.contents

@@ -116,7 +116,6 @@ GROUP = model.BrokerGroup(
     kind=model.GroupKind.DELAY,
     master="10.0.0.5:20801",
     state=BrokerState.R,
-    tag="t",
     speaker="é",
     weight=7,
     is_read_only=True,
@@ -126,7 +125,7 @@ GROUP = model.BrokerGroup(
 BROKER = model.Broker(
     hostname="h", serve_port=20881, ip="10.0.0.1", group="g1", role=BrokerRole.SLAVE, sync_port=1
 )
-SUBJECT = model.Subject(name="boarding", tag="t", created_ms=NOW_MS)
+SUBJECT = model.Subject(name="boarding", created_ms=NOW_MS)
 ROUTE = model.Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
 NODE = model.DelayNode(
     cluster="c",
@@ -208,7 +207,7 @@ def test_texts_come_back_whatever_is_in_them(store: SqlStore, texts: set[str]) -
     # Compared byte for byte, and nothing of it means anything to a database.
     texts |= {"a", "A", "a ", "\u00e1", "a\u0301", "ß", "ss", "", "a\0b", "\\0", "%s", ":n", "'"}
     empty(store)
-    groups = [replace(GROUP, name=text, tag=text, version=1) for text in sorted(texts)]
+    groups = [replace(GROUP, name=text, speaker=text, version=1) for text in sorted(texts)]
     store.commit([model.Save(group) for group in groups])
     later = [replace(group, master=group.name, version=2) for group in groups]
     store.commit([model.Save(group) for group in later])
@@ -304,7 +303,7 @@ def test_the_audit_is_read_newest_first_and_page_by_page(store: SqlStore) -> Non
 names = st.sampled_from(["a", "b", "\0"])
 numbers = st.integers(1, 3)
 rows = st.one_of(
-    st.builds(model.Subject, name=names, tag=names, version=numbers),
+    st.builds(model.Subject, name=names, version=numbers),
     st.builds(lambda name, version: replace(GROUP, name=name, version=version), names, numbers),
     st.builds(
         lambda name, group, role, version: replace(

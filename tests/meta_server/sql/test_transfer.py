@@ -31,7 +31,7 @@ def lines(tmp_path: Path) -> list[bytes]:
     (tmp_path / "from").mkdir()
     with closing(_file_place(tmp_path / "from").open()) as store:
         store.commit(EVERYTHING)
-        store.commit([model.Save(model.Subject(name="a\0b", tag="t", version=1))])
+        store.commit([model.Save(model.Subject(name="a\0b", version=1))])
         store.commit([model.Save(model.Subject(name="a\0b", version=2)), model.Audit(ENTRY)])
         return list(exported(store))
 
