@@ -9,8 +9,9 @@ the groups by weight, and a group that fails is replaced for its own subjects on
 
 *Normal groups* hold messages until consumers read them, so a subject must keep the groups that it
 ever had: its route is chosen once, by the same ranking, stored, and only ever added to by itself,
-when it has fewer groups than it should, or none of them takes messages any more. Only a group that
-an operator entered is added: who just turns up gets no messages of subjects that have a route.
+when it has fewer groups than it should: one that was retired or removed does not count, one that is
+away does. Only a group that an operator entered is added: who just turns up gets no messages of
+subjects that have a route.
 
     state   a consumer keeps the group   a producer keeps it
     RW      yes                          yes
@@ -63,20 +64,12 @@ class RoutingLimits:
     """Delay groups that a producer gets for a subject."""
 
     groups_per_subject: int = 2
-    """Broker groups that a subject is given at its first use, if there are so many."""
-
-    groups_per_subject_max: int = 8
-    """Broker groups that the meta server gives a subject in all, when those it has stay away."""
-
-    extend_after_ms: int = 300_000
-    """Milliseconds. How long all groups of a subject must have been away before it is given one
-    more, where its messages then lie beside those of the others."""
+    """Broker groups that a subject is given at its first use, if there are so many. Others join
+    when some of them are retired."""
 
     def __post_init__(self) -> None:
         """Refuse what would leave subjects without a group."""
         require_at_least(self, 1, "delay_groups_per_subject", "groups_per_subject")
-        require_at_least(self, self.groups_per_subject, "groups_per_subject_max")
-        require_at_least(self, 0, "extend_after_ms")
 
 
 def routed_subject(subject: str) -> str:
@@ -119,37 +112,33 @@ NO_GROUPS: Final = Answer((), ())
 
 
 class RouteAnswers:
-    """The answers to clients, kept while the registry is as it is, for a second at most.
+    """The answers to clients, kept while the registry is as it is.
 
-    Time alone has routes extended. Equal answers are mostly one object.
+    Equal answers are mostly one object.
     """
 
     def __init__(self, registry: Registry, limits: RoutingLimits) -> None:
         self._registry = registry
         self._limits = limits
-        self._until = (-1, 0)
-        """The version of the registry and the second for which answers are kept."""
-        self._begin(0)
+        self._version = -1
+        """The version of the registry for which answers are kept."""
+        self._begin()
 
-    def _begin(self, now_ms: int) -> None:
+    def _begin(self) -> None:
         """Keep nothing of before."""
         registry, kept = self._registry, lru_cache(_KEPT_MAX)
-        self._joining = kept(partial(_joining, registry, self._limits, now_ms))
+        self._joining = kept(partial(_joining, registry, self._limits))
         self._of_route = kept(partial(answer_of, registry))
         self._delay_groups = kept(partial(_delay_groups, registry))
         self._of_delay_groups = kept(partial(_delay_answer, registry))
         self._of_receivers = kept(partial(_receivers_answer, registry))
         self._of_delay_producer = kept(self._ranked_answer)
 
-    def find(self, subject: str, client_type: int, *, now_ms: int) -> Answer | None:
-        """Return what a client gets for a real subject; None if it has to get a route, or more.
-
-        The time counts in whole seconds.
-        """
-        until = (self._registry.version, now_ms // 1000)
-        if until != self._until:
-            self._until = until
-            self._begin(now_ms)
+    def find(self, subject: str, client_type: int) -> Answer | None:
+        """Return what a client gets for a real subject; None if it has to get a route, or more."""
+        if self._registry.version != self._version:
+            self._version = self._registry.version
+            self._begin()
         if client_type == ClientType.DELAY_PRODUCER:
             return self._of_delay_producer(subject)
         if receivers := self._registry.receivers_of(subject):
@@ -273,24 +262,21 @@ def plan_route(
     if is_set or registry.receivers_of(subject):
         return changes
     has = () if route is None else route.groups
-    more = _joining(registry, limits, now_ms, has)
+    more = _joining(registry, limits, has)
     if more:
-        # At least one more than it has: it wants more because it has too few, or none that works.
-        count = max(limits.groups_per_subject - len(has), 1)
+        count = limits.groups_per_subject - len(_counting(registry, has))
         groups = (*has, *(group.name for group in ranked(subject, more)[:count]))
         version = 1 if route is None else route.version + 1
         changes.append(Save(Route(name=subject, groups=groups, version=version)))
     return changes
 
 
-def _joining(
-    registry: Registry, limits: RoutingLimits, now_ms: int, has: tuple[str, ...]
-) -> list[BrokerGroup]:
+def _joining(registry: Registry, limits: RoutingLimits, has: tuple[str, ...]) -> list[BrokerGroup]:
     """Return the groups that may join those that a subject has; none if it has enough.
 
     A subject that has some gets only such as an operator entered.
     """
-    if not _is_short(registry, has, limits, now_ms):
+    if len(_counting(registry, has)) >= limits.groups_per_subject:
         return []
     return [
         group
@@ -304,19 +290,7 @@ def _joining(
     ]
 
 
-def _is_short(
-    registry: Registry, names: tuple[str, ...], limits: RoutingLimits, now_ms: int
-) -> bool:
-    """Return True if these are fewer groups than a subject is to have, or none of them works."""
-    if len(names) >= limits.groups_per_subject_max:
-        return False
-    return len(names) < limits.groups_per_subject or all(
-        _stays_away(registry.groups.get(name), limits, now_ms) for name in names
-    )
-
-
-def _stays_away(group: BrokerGroup | None, limits: RoutingLimits, now_ms: int) -> bool:
-    """Say whether a group is gone, or has been away for so long that it counts as gone."""
-    if group is None or group.is_retired:
-        return True
-    return group.state is BrokerState.NRW and now_ms - group.updated_ms >= limits.extend_after_ms
+def _counting(registry: Registry, names: Iterable[str]) -> list[BrokerGroup]:
+    """Return the groups of a route that count as such that a subject has."""
+    found = (registry.groups.get(name) for name in names)
+    return [group for group in found if group is not None and not group.is_retired]

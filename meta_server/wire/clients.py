@@ -40,8 +40,7 @@ class ClientRoutes:
         Where a route is missing, or wants more groups, that is set going. So this is only to be
         asked for subjects that were admitted.
         """
-        now_ms = self._context.clock.now_ms()
-        found = self.answers.find(subject, client_type, now_ms=now_ms)
+        found = self.answers.find(subject, client_type)
         if found is not None:
             return found
         registry, changes = self._context.registry, self.plan(subject)

@@ -149,11 +149,7 @@ class SimMeta:
             node=NodeConfig(data_dir=Path("unused"), stop_ms_max=500),
             listener=ListenerConfig(address=format_address(META)),
             registration=RegistrationConfig(groups="open", node_again_ms=shape.choice(_AGAIN_MS)),
-            routing=RoutingConfig(
-                groups_per_subject=shape.choice((1, 2)),
-                groups_per_subject_max=shape.choice((2, 8)),
-                extend_after_ms=shape.choice((60_000, 300_000)),
-            ),
+            routing=RoutingConfig(groups_per_subject=shape.choice((1, 2))),
         )
         self.node = SimNode(
             "meta",

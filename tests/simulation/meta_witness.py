@@ -101,7 +101,6 @@ class Rules:
 
     delay_groups_per_subject: int
     groups_per_subject: int
-    groups_per_subject_max: int
     broker_timeout_s: float
     new_subjects_per_second: float
     new_subjects_burst: float
@@ -577,15 +576,12 @@ class MetaWitness:
             old = () if before is None else before.groups
             if new.groups[: len(old)] != old or len(set(new.groups)) != len(new.groups):
                 self.complain(f"stable: the route of {new.name} went from {old} to {new.groups}")
-            if len(new.groups) > rules.groups_per_subject_max:
-                self.complain(f"bounded: {new.name} has {len(new.groups)} groups")
             added = new.groups[len(old) :]
             if not all(self._might_take(name, number) for name in added):
                 self.complain(f"right: {new.name} was routed to {added}, of which one is away")
-            if len(old) >= rules.groups_per_subject and not all(
-                self._might_be_away(name, number) for name in old
-            ):
-                self.complain(f"stable: {new.name} has groups that work, {old}, and got {added}")
+            counting = [name for name in old if not self._might_be_gone(name, number)]
+            if added and len(counting) + len(added) > rules.groups_per_subject:
+                self.complain(f"stable: {new.name} has {old}, which is enough, and got {added}")
 
     def _might_take(self, name: str, number: int) -> bool:
         """Say whether a group could be routed to when a commit was planned."""
@@ -597,12 +593,9 @@ class MetaWitness:
             for group in self._lately(name, number)
         )
 
-    def _might_be_away(self, name: str, number: int) -> bool:
+    def _might_be_gone(self, name: str, number: int) -> bool:
         """Say whether a group did not count when a commit was planned."""
-        return any(
-            group is None or group.is_retired or group.state is BrokerState.NRW
-            for group in self._lately(name, number)
-        )
+        return any(group is None or group.is_retired for group in self._lately(name, number))
 
     def _lately(self, name: str, number: int) -> list[model.BrokerGroup | None]:
         """Return a group as it was while a commit was planned and waited for the store."""

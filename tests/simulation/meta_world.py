@@ -851,8 +851,6 @@ def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
     routing = RoutingConfig(
         delay_groups_per_subject=chance.choice((1, 2, 2, 3)),
         groups_per_subject=chance.choice((1, 2, 2)),
-        groups_per_subject_max=chance.choice((2, 8)),
-        extend_after_ms=chance.choice((300_000, 60_000)),
     )
     is_ample = True
     if small:
@@ -896,7 +894,6 @@ def rules_of(config: MetaServerConfig) -> Rules:
     return Rules(
         delay_groups_per_subject=routing.delay_groups_per_subject,
         groups_per_subject=routing.groups_per_subject,
-        groups_per_subject_max=routing.groups_per_subject_max,
         broker_timeout_s=registration.broker_timeout_ms / 1000,
         new_subjects_per_second=registration.new_subjects_per_second_max,
         new_subjects_burst=registration.new_subjects_per_second_max

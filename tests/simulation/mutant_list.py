@@ -1405,11 +1405,17 @@ META = {
         "an empty list for a delay producer": mutant(
             swap("_delay_groups", "taking or open_to_it or known", "taking"), seed=4
         ),
-        # A route gets another group only when all it has stay away.
-        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=50),
+        # A route gets another group only where some that it has are retired or removed.
+        "routes grow while they work": mutant(
+            swap("_counting", "not group.is_retired", "group.state is not BrokerState.NRW"),
+            seed=50,
+        ),
         # An answer is kept as long as all is as it was.
         "the answer of before": mutant(
-            swap("RouteAnswers.find", "until != self._until", "self._until[0] < 0"), seed=1
+            swap(
+                "RouteAnswers.find", "self._registry.version != self._version", "self._version < 0"
+            ),
+            seed=1,
         ),
         # Groups that went off-line, or are silent, are told to nobody.
         "what is away is told": mutant(

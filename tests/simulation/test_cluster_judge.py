@@ -32,7 +32,6 @@ class Rig:
             Rules(
                 delay_groups_per_subject=1,
                 groups_per_subject=1,
-                groups_per_subject_max=2,
                 broker_timeout_s=30,
                 new_subjects_per_second=1,
                 new_subjects_burst=2,

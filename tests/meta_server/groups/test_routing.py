@@ -17,6 +17,7 @@ from meta_server.known.model import (
     Contents,
     GroupKind,
     Receiver,
+    Remove,
     Route,
     Row,
     Save,
@@ -33,7 +34,6 @@ PRODUCER, CONSUMER, OTHER, DELAY_PRODUCER = (
     ClientType.DELAY_PRODUCER,
 )
 RW, R, W, NRW = BrokerState.RW, BrokerState.R, BrokerState.W, BrokerState.NRW
-HOUR_MS = 3_600_000
 
 
 def group(
@@ -66,23 +66,19 @@ def groups_for(
     subject: str,
     client_type: int,
     limits: routing.RoutingLimits,
-    *,
-    now_ms: int,
 ) -> tuple[BrokerGroupInfo, ...] | None:
-    found = routing.RouteAnswers(registry, limits).find(subject, client_type, now_ms=now_ms)
+    found = routing.RouteAnswers(registry, limits).find(subject, client_type)
     return None if found is None else found.groups
 
 
 def delay_groups_for(registry: Registry, subject: str) -> tuple[BrokerGroupInfo, ...]:
-    found = groups_for(registry, subject, DELAY_PRODUCER, LIMITS, now_ms=0)
+    found = groups_for(registry, subject, DELAY_PRODUCER, LIMITS)
     assert found is not None
     return found
 
 
-def told(
-    registry: Registry, subject: str, client_type: int, *, now_ms: int = 0
-) -> list[str] | None:
-    found = groups_for(registry, subject, client_type, LIMITS, now_ms=now_ms)
+def told(registry: Registry, subject: str, client_type: int) -> list[str] | None:
+    found = groups_for(registry, subject, client_type, LIMITS)
     return None if found is None else names(found)
 
 
@@ -222,30 +218,25 @@ def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes()
 def test_groups_that_are_away_are_left_out_but_stay_in_the_route() -> None:
     registry = registry_of(group("g1", NRW), group("g2", R))
     registry.apply((Save(Route(name="a.b", groups=("g1", "g2", "gone"))),))
-    found = groups_for(registry, "a.b", PRODUCER, LIMITS, now_ms=0)
+    found = groups_for(registry, "a.b", PRODUCER, LIMITS)
     assert found is not None
     assert [(info.name, info.state) for info in found] == [("g2", R)]
 
 
-def test_a_route_whose_groups_all_stay_away_is_extended_and_not_before() -> None:
-    registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
+def test_a_route_gets_others_for_groups_that_are_retired_or_gone_and_not_for_those_away() -> None:
+    registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"), group("g4"))
     broker = Broker(hostname="h", serve_port=1, ip="10.0.0.3", group="g3", role=BrokerRole.MASTER)
-    registry.apply((Save(Route(name="a.b", groups=("g1", "g2"))),))
-    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) == []
-    registry.apply((Save(broker),))
-    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms - 1) == []
-    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) is None
-    assert routed(registry, "a.b", now_ms=LIMITS.extend_after_ms) == ("g1", "g2", "g3")
-    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) == ["g3"]
-
-
-def test_a_route_is_not_extended_beyond_its_limit_nor_if_an_operator_gave_it() -> None:
-    limits = routing.RoutingLimits(groups_per_subject_max=2)
-    registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
-    registry.apply((Save(Route(name="full", groups=("g1", "g2"))),))
-    registry.apply((Save(Route(name="given", groups=("g1",), is_chosen=False)),))
-    for subject in ("full", "given"):
-        assert groups_for(registry, subject, PRODUCER, limits, now_ms=HOUR_MS) == ()
+    registry.apply((Save(broker), Save(Route(name="a.b", groups=("g1", "g2")))))
+    registry.apply((Save(Route(name="given", groups=("gone",), is_chosen=False)),))
+    assert told(registry, "a.b", PRODUCER) == []
+    registry.apply((Save(group("g1", NRW, is_retired=True, version=2)),))
+    assert told(registry, "a.b", PRODUCER) is None
+    # Of those that nobody entered none joins.
+    assert routed(registry, "a.b") == ("g1", "g2", "g3")
+    assert told(registry, "a.b", PRODUCER) == ["g3"]
+    registry.apply((Remove(registry.groups["g2"]), Save(group("g4", is_entered=True, version=2))))
+    assert routed(registry, "a.b") == ("g1", "g2", "g3", "g4")
+    assert routed(registry, "given") == ("gone",)
 
 
 def test_new_routes_leave_out_what_is_read_only_retired_weightless_or_for_delay() -> None:
@@ -294,10 +285,10 @@ def test_delay_servers_alone_are_told_of_receivers_and_nobody_of_brokers_beside_
         (ClientType.DELAY_SERVER, ["r1", "r2"]),
         (client_type, []),
     ):
-        answer = answers.find("a", asked, now_ms=0)
+        answer = answers.find("a", asked)
         assert answer is not None
         assert names(answer.groups) == found
-    assert answers.find("ab", ClientType.DELAY_SERVER, now_ms=0) == (
+    assert answers.find("ab", ClientType.DELAY_SERVER) == (
         (BrokerGroupInfo(name="r2", master="", updated_ms=0, state=RW),),
         (("r2", "", int(RW)),),
     )
@@ -306,20 +297,16 @@ def test_delay_servers_alone_are_told_of_receivers_and_nobody_of_brokers_beside_
     ]
 
 
-def test_an_answer_is_kept_until_the_registry_changes_and_for_a_second() -> None:
+def test_an_answer_is_kept_until_the_registry_changes() -> None:
     chosen = Route(name="a", groups=("g1",))
     registry = registry_of(
         group("g1", is_entered=True), routes=(chosen,), subjects=(Subject(name="a"),)
     )
     answers = routing.RouteAnswers(registry, LIMITS)
-    first = answers.find("a", PRODUCER, now_ms=0)
+    first = answers.find("a", PRODUCER)
     assert first is not None
-    assert answers.find("a", PRODUCER, now_ms=999) is first
+    assert answers.find("a", PRODUCER) is first
     registry.apply((Save(group("g1", R, version=2)),))
-    assert answers.find("a", PRODUCER, now_ms=999) != first
-    other = group("g2", is_entered=True)
-    registry.apply((Save(group("g1", NRW, version=3)), Save(other)))
-    answers = routing.RouteAnswers(registry, routing.RoutingLimits(groups_per_subject=1))
-    away_ms = LIMITS.extend_after_ms
-    assert answers.find("a", PRODUCER, now_ms=away_ms - 1) == routing.NO_GROUPS
-    assert answers.find("a", PRODUCER, now_ms=away_ms) is None
+    assert answers.find("a", PRODUCER) != first
+    registry.apply((Save(group("g2", is_entered=True)),))
+    assert answers.find("a", PRODUCER) is None
