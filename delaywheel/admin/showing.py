@@ -19,7 +19,7 @@ _COLUMNS_MAX: Final = 5
 def _notes(node: Json) -> str:
     """Return everything that is not as it should be with a delay server."""
     fitness = f"{node['fitness']}: {node['fitness_note']}" if node.get("fitness_note") else ""
-    notes = (node.get("note"), fitness, node.get("clock_note"), node.get("controls_note"))
+    notes = (fitness, node.get("clock_note"), node.get("controls_note"))
     return "; ".join(filter(None, notes))
 
 

@@ -263,8 +263,6 @@ class NodeShown(DelayNode, frozen=True, kw_only=True):
     in_sync: bool
     """It has every acknowledged message of the group: it is the master, or may become that at any
     moment. Another node delivers nothing."""
-    note: str
-    """Why it accepts nothing; empty if it does."""
     last_sequence: int | None  # type: ignore[assignment]
     """The last record of its log, as it reported last; null: this meta server has not heard it."""
     committed: int | None

@@ -10,9 +10,9 @@ from meta_server.admin.admin_types import HandoverWish, MayLose, MinIsr, NameKey
 from meta_server.admin.parts import Parts, Planned
 from meta_server.admin.rules import put
 from meta_server.groups.elections import following, set_min_isr
-from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
+from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR
 from meta_server.known.errors import StateError
-from meta_server.known.model import Change, DelayGroup, DelayNode, Remove
+from meta_server.known.model import DelayGroup, DelayNode, Remove
 
 _COMMAND: Final = "delaywheel admin"
 
@@ -94,7 +94,7 @@ def give_up_node(parts: Parts, key: NodeKey, node: DelayNode, body: MayLose) -> 
         raise StateError(_why_needed(key, record))
     epoch = record.epoch if others else record.epoch + 1
     after = following(record, epoch=epoch, master=None, in_sync=others, phase=Phase.ELECTING)
-    changes = _recorded(parts, group, after, "")
+    changes = parts.handlers.group_changes.plan_record(group, after, "", parts.actor)
     return Planned([Remove(node), *changes], replace(group, record=after))
 
 
@@ -122,21 +122,23 @@ def elect_master(parts: Parts, key: NameKey, _known: DelayGroup, _body: Request)
 
     Nothing changes while an election is under way.
     """
-    group, state = _newest_of(parts, key.name), parts.state_of(key.name)
+    group, groups = _newest_of(parts, key.name), parts.handlers.group_changes
+    state = groups.state_of(key.name)
     begun = state.elect(group.record, now=parts.now)
     if begun == group.record:
         return Planned()
     why = "" if state.cause is None else state.cause.sentence
-    return Planned(_recorded(parts, group, begun, ELECT, why=why))
+    return Planned(groups.plan_record(group, begun, ELECT, parts.actor, why=why))
 
 
 def hand_over(parts: Parts, key: NameKey, _known: DelayGroup, body: HandoverWish) -> Planned:
     """Ask the master to hand its group over; it does so, or begins anew, within seconds."""
-    group, state = _newest_of(parts, key.name), parts.state_of(key.name)
+    group, groups = _newest_of(parts, key.name), parts.handlers.group_changes
+    state = groups.state_of(key.name)
     target = state.ask_to_hand_over(group.record, body.to, now=parts.now)
     path = f"{group.cluster}/{key.name}"
     entry = parts.entry(HAND_OVER, path, group.record, {"to": target})
-    return Planned([entry], stored=parts.handlers.group_changes.news)
+    return Planned([entry], stored=groups.news)
 
 
 def set_group_min_isr(parts: Parts, key: NameKey, _known: DelayGroup, body: MinIsr) -> Planned:
@@ -145,7 +147,8 @@ def set_group_min_isr(parts: Parts, key: NameKey, _known: DelayGroup, body: MinI
     if body.min_isr == group.record.min_isr:
         return Planned()
     record = set_min_isr(group.record, body.min_isr)
-    return Planned(_recorded(parts, group, record, MIN_ISR))
+    groups = parts.handlers.group_changes
+    return Planned(groups.plan_record(group, record, MIN_ISR, parts.actor))
 
 
 def recover_group(parts: Parts, key: NameKey, _known: object, body: MayLose) -> Planned:
@@ -157,10 +160,3 @@ def recover_group(parts: Parts, key: NameKey, _known: object, body: MayLose) -> 
         now_ms=parts.now_ms,
     )
     return Planned(changes)
-
-
-def _recorded(
-    parts: Parts, group: DelayGroup, record: GroupRecord, action: str, **more: object
-) -> tuple[Change, ...]:
-    registry, now_ms = parts.registry, parts.now_ms
-    return plan_record(registry, group, record, action, actor=parts.actor, now_ms=now_ms, **more)

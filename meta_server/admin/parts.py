@@ -14,7 +14,6 @@ from delay_transport.connections.listener import Server
 from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Runtime
-from meta_server.groups.elections import GroupState
 from meta_server.groups.liveness import Liveness
 from meta_server.known.commits import Committer
 from meta_server.known.model import Audit, Change, MetaStore, audited
@@ -63,10 +62,6 @@ class Parts:
     def asked_by(self, actor: str) -> "Parts":
         """Return the same parts, as this actor asks."""
         return replace(self, actor=actor)
-
-    def state_of(self, delay_group: str) -> GroupState:
-        """Return what is known of a delay group beside its record."""
-        return self.handlers.group_changes.state_of(delay_group)
 
     def entry(self, action: str, target: str, before: object, after: object) -> Audit:
         """Return an entry of the audit."""

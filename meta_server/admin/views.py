@@ -12,7 +12,6 @@ from msgspec.structs import asdict, astuple
 
 from delay_protocol.nodes.clocks import difference
 from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
-from delay_protocol.nodes.registration import NodeRole
 from delay_transport.http.pages import Turns, slices_of
 from meta_server.admin.admin_types import (
     BrokerGroupShown,
@@ -145,15 +144,6 @@ def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
     )
 
 
-def note_of(group: DelayGroup, node: DelayNode) -> str:
-    """Return why a node accepts nothing; empty if it may."""
-    if group.role_of(node) is NodeRole.MASTER:
-        return ""
-    if group.has_in_sync(node):
-        return "in sync: its disk has every acknowledged message"
-    return "outside the in-sync set: its disk may lack messages"
-
-
 def show_node(parts: Parts, node: DelayNode) -> NodeShown:
     """Return a delay server."""
     group = parts.registry.delay_groups[node.group]
@@ -167,7 +157,6 @@ def show_node(parts: Parts, node: DelayNode) -> NodeShown:
         **(asdict(node) | {"last_sequence": None if heard is None else heard.node.last_sequence}),
         role=group.role_of(node).value,
         in_sync=group.has_in_sync(node),
-        note=note_of(group, node),
         committed=None if heard is None else heard.node.committed,
         uncommitted=None if heard is None else heard.node.uncommitted,
         liveness=_sign(heard_at),

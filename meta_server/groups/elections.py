@@ -38,6 +38,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from delay_protocol.nodes.clocks import clock_fault
+from delay_protocol.nodes.group_changes import Vote
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands
 from meta_server.known.errors import StateError
 from meta_server.known.model import DelayNode
@@ -125,13 +126,11 @@ class Heard(NamedTuple):
 
 
 class Voted(NamedTuple):
-    """A vote of a member, and what speaks for it."""
+    """A vote of a member, and the start that gave it."""
 
     storage: UUID
     incarnation: int
-    last_epoch: int
-    end: int
-    applied: int
+    vote: Vote
 
 
 class Wish(NamedTuple):
@@ -341,10 +340,10 @@ class GroupState:
             return []
         return sorted(set(record.in_sync) - set(self.votes))
 
-    def voted(self, record: GroupRecord, node: str, epoch: int, vote: Voted, *, now: float) -> str:
+    def voted(self, record: GroupRecord, node: str, vote: Voted, *, now: float) -> str:
         """Take a vote; return why it does not count, empty if it does."""
-        if record.phase is not Phase.ELECTING or epoch != record.epoch:
-            return f"no election for epoch {epoch} is under way"
+        if record.phase is not Phase.ELECTING or vote.vote.epoch != record.epoch:
+            return f"no election for epoch {vote.vote.epoch} is under way"
         if record.in_sync.get(node) != vote.storage:
             return f"the disk of {node} is not in sync"
         if self.first_vote_at is None:
@@ -366,7 +365,7 @@ class GroupState:
         fits = {node: self.fitness(record, node, now=now) for node in sorted(self.votes)}
         if len(record.in_sync) > 1 and not any(one.rank for one in fits.values()):
             raise StateError(_told(fits))
-        best = max(fits, key=lambda node: (fits[node].rank, _rank(node, self.votes[node])))
+        best = max(fits, key=lambda node: (fits[node].rank, _rank(node, self.votes[node].vote)))
         chosen = self.votes[best]
         in_sync = {
             node: vote.storage
@@ -523,7 +522,7 @@ def following(record: GroupRecord, **changed: Any) -> GroupRecord:  # noqa: ANN4
     return replace(record, version=record.version + 1, **changed)
 
 
-def _rank(node: str, vote: Voted) -> tuple[int, int, int, str]:
+def _rank(node: str, vote: Vote) -> tuple[int, int, int, str]:
     """Return what the longest log is greatest in; among equal ones the one that has filed most."""
     return vote.last_epoch, vote.end, vote.applied, node
 

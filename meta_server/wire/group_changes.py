@@ -205,9 +205,9 @@ class GroupChanges:
             return ()
         state = self.state_of(name)
         votes = {
-            node: f"record {vote.end - 1} of epoch {vote.last_epoch}; "
+            node: f"record {voted.vote.end - 1} of epoch {voted.vote.last_epoch}; "
             + (state.fitness(group.record, node, now=now).sentence or "fit")
-            for node, vote in sorted(state.votes.items())
+            for node, voted in sorted(state.votes.items())
         }
         try:
             found = state.choose(group.record, now=now)

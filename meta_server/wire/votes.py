@@ -121,15 +121,9 @@ class Votes(Family[wire.GroupChange]):
 
     def _vote(self, node: NodeRegister, vote: wire.Vote) -> bytes:
         group = self._groups.group(node.group)
-        voted = Voted(
-            storage=node.storage_uuid,
-            incarnation=node.incarnation,
-            last_epoch=vote.last_epoch,
-            end=vote.end,
-            applied=vote.applied,
-        )
+        voted = Voted(node.storage_uuid, node.incarnation, vote)
         state, now = self._groups.state_of(group.name), trio.current_time()
-        refusal = state.voted(group.record, node.node_id, vote.epoch, voted, now=now)
+        refusal = state.voted(group.record, node.node_id, voted, now=now)
         if not refusal:
             self._groups.voted(group.name)
         return self._reply(group.name, refusal)

@@ -2056,7 +2056,7 @@ SCHEDULE = {
             swap(
                 "GroupState.choose",
                 "max(...)",
-                "min(self.votes, key=lambda node: self.votes[node].end)",
+                "min(self.votes, key=lambda node: self.votes[node].vote.end)",
             ),
             test="meta_server/groups/test_elections.py",
         ),
@@ -2079,7 +2079,7 @@ SCHEDULE = {
             swap(
                 "GroupState.choose",
                 "(fits[node].rank, _rank(...))",
-                "_rank(node, self.votes[node])",
+                "_rank(node, self.votes[node].vote)",
             ),
             test="meta_server/groups/test_elections.py",
         ),
@@ -2141,7 +2141,7 @@ SCHEDULE = {
             swap(
                 "GroupState.choose",
                 "max(...)",
-                "max(self.votes, key=lambda node: _rank(node, self.votes[node]))",
+                "max(self.votes, key=lambda node: _rank(node, self.votes[node].vote))",
             ),
             test="meta_server/groups/test_elections.py",
         ),

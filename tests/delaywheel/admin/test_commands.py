@@ -153,7 +153,6 @@ def test_a_delay_group_with_its_nodes_is_at_most_100_columns_wide() -> None:
         "in_sync": True,
         "last_sequence": 17,
         "liveness": "heard",
-        "note": "its disk is full",
         "fitness": "unfit",
         "fitness_note": "its disk was full at the last heartbeat",
         "clock_note": "its clock is 4 s ahead of the clock of this meta server",

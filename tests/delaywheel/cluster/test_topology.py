@@ -37,7 +37,6 @@ def node(node_id: str, http_address: str, **more: object) -> dict[str, object]:
         "node_id": node_id,
         "role": "master" if node_id == "n1" else "slave",
         "in_sync": node_id == "n1",
-        "note": "" if node_id == "n1" else "in sync",
         "address": "10.0.0.1:20801",
         "http_address": http_address,
         "liveness": "heard" if node_id == "n1" else "none",

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from delay_protocol.nodes.group_changes import Vote
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands
 from meta_server.groups.elections import (
     REFUSED_MAX,
@@ -48,12 +49,10 @@ def heard(storage: UUID, at: float = 0.0, *, end: int = 100, **others: Any) -> H
 
 
 def vote(storage: UUID, *, end: int = 100, **others: object) -> Voted:
-    values: dict[str, Any] = {
-        "incarnation": 2,
-        "last_epoch": 3,
-        "applied": end,
-    }
-    return Voted(storage=storage, end=end, **(values | others))
+    values: dict[str, Any] = {"epoch": 4, "last_epoch": 3, "applied": end}
+    incarnation = others.pop("incarnation", 2)
+    assert isinstance(incarnation, int)
+    return Voted(storage, incarnation, Vote(end=end, **(values | others)))
 
 
 def state(**nodes: Heard) -> GroupState:
@@ -176,20 +175,20 @@ def test_it_is_looked_again_when_time_alone_may_begin_an_election(at: float) -> 
 def test_the_deposed_one_is_elected_last_and_fills_the_set_up_only() -> None:
     group = state(a=heard(A), b=heard(B), c=heard(C))
     group.begin(ACTIVE, Begins("a may not send", deposed="a"))
-    group.voted(ELECTING, "a", 4, vote(A, end=200), now=0.0)
-    group.voted(ELECTING, "b", 4, vote(B), now=0.0)
-    group.voted(ELECTING, "c", 4, vote(C, end=99), now=0.0)
+    group.voted(ELECTING, "a", vote(A, end=200), now=0.0)
+    group.voted(ELECTING, "b", vote(B), now=0.0)
+    group.voted(ELECTING, "c", vote(C, end=99), now=0.0)
     chosen = group.choose(ELECTING, now=0.0)
     assert chosen.master == Master(node_id="b", incarnation=2)
     assert chosen.in_sync == {"b": B, "c": C}
     group.begin(ACTIVE, Begins("a may not send", deposed="a"))
-    group.voted(ELECTING, "b", 4, vote(B), now=0.0)
+    group.voted(ELECTING, "b", vote(B), now=0.0)
     assert refusal(group.choose, ELECTING, now=0.1)
-    group.voted(ELECTING, "c", 4, vote(C), now=0.1)
+    group.voted(ELECTING, "c", vote(C), now=0.1)
     assert isinstance(group.choose(ELECTING, now=0.1), GroupRecord), "nobody waits for its vote"
     alone = state(a=heard(A))
     alone.begin(ACTIVE, Begins("a may not send", deposed="a"))
-    alone.voted(ELECTING, "a", 4, vote(A), now=0.0)
+    alone.voted(ELECTING, "a", vote(A), now=0.0)
     chosen = alone.choose(ELECTING, now=0.0)
     assert chosen.master == Master(node_id="a", incarnation=2)
 
@@ -224,7 +223,7 @@ def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> 
     group.heard["a"] = heard(A, at=101.5, incarnation=2)
     assert cause(group, 101.5) == "gone", "all have spoken"
     late = GroupState(100.0)
-    late.voted(ELECTING, "b", 4, vote(B), now=100.1)
+    late.voted(ELECTING, "b", vote(B), now=100.1)
     assert refusal(late.choose, ELECTING, now=102.9)
     assert isinstance(late.choose(ELECTING, now=103.0), GroupRecord)
 
@@ -252,9 +251,9 @@ def test_time_in_which_the_meta_server_stood_still_is_nobodys_silence() -> None:
 def test_the_longest_log_becomes_the_master_and_who_voted_is_in_sync() -> None:
     group = state(b=heard(B), c=heard(C))
     assert group.asks(ELECTING) == ["a", "b", "c"]
-    group.voted(ELECTING, "b", 4, vote(B, end=90), now=0.0)
+    group.voted(ELECTING, "b", vote(B, end=90), now=0.0)
     assert refusal(group.choose, ELECTING, now=0.1) == "waits for votes of c"
-    group.voted(ELECTING, "c", 4, vote(C, end=95), now=0.0)
+    group.voted(ELECTING, "c", vote(C, end=95), now=0.0)
     assert group.asks(ELECTING) == ["a"]
     chosen = group.choose(ELECTING, now=0.2)
     assert chosen.master == Master(node_id="c", incarnation=2)
@@ -272,37 +271,40 @@ def test_the_longest_log_becomes_the_master_and_who_voted_is_in_sync() -> None:
 )
 def test_votes_are_ranked(b: dict[str, Any], c: dict[str, Any], best: str) -> None:
     group = state(b=heard(B), c=heard(C))
-    group.voted(ELECTING, "b", 4, vote(B, **b), now=0.0)
-    group.voted(ELECTING, "c", 4, vote(C, **c), now=0.0)
+    group.voted(ELECTING, "b", vote(B, **b), now=0.0)
+    group.voted(ELECTING, "c", vote(C, **c), now=0.0)
     chosen = group.choose(ELECTING, now=0.0)
     assert master_of(chosen) == best
 
 
 def test_votes_are_waited_for_a_while_and_one_is_enough() -> None:
     group = state(b=heard(B), c=heard(C))
-    group.voted(ELECTING, "b", 4, vote(B), now=0.0)
+    group.voted(ELECTING, "b", vote(B), now=0.0)
     assert refusal(group.choose, ELECTING, now=1.4)
     chosen = group.choose(ELECTING, now=1.6)
     assert chosen.in_sync == {"b": B, "c": C}, "filled up to min_isr, who was heard first"
     alone = state(b=heard(B))
-    alone.voted(ELECTING, "b", 4, vote(B), now=0.0)
+    alone.voted(ELECTING, "b", vote(B), now=0.0)
     assert isinstance(alone.choose(ELECTING, now=0.1), GroupRecord), "nobody else was heard"
 
 
 def test_votes_that_do_not_count() -> None:
     group = state()
-    assert group.voted(ACTIVE, "b", 4, vote(B), now=0.0) == "no election for epoch 4 is under way"
-    assert group.voted(ELECTING, "b", 5, vote(B), now=0.0) == "no election for epoch 5 is under way"
+    assert group.voted(ACTIVE, "b", vote(B), now=0.0) == "no election for epoch 4 is under way"
+    assert (
+        group.voted(ELECTING, "b", vote(B, epoch=5), now=0.0)
+        == "no election for epoch 5 is under way"
+    )
     other = vote(UUID(int=9))
-    assert group.voted(ELECTING, "b", 4, other, now=0.0) == "the disk of b is not in sync"
-    assert group.voted(ELECTING, "d", 4, vote(B), now=0.0) == "the disk of d is not in sync"
+    assert group.voted(ELECTING, "b", other, now=0.0) == "the disk of b is not in sync"
+    assert group.voted(ELECTING, "d", vote(B), now=0.0) == "the disk of d is not in sync"
     assert refusal(group.choose, ELECTING, now=100.0)
 
 
 def test_an_election_is_gone_on_with_after_a_restart() -> None:
     group = GroupState(-5.0)
     assert group.asks(ELECTING) == ["a", "b", "c"]
-    group.voted(ELECTING, "a", 4, vote(A), now=0.0)
+    group.voted(ELECTING, "a", vote(A), now=0.0)
     assert isinstance(group.choose(ELECTING, now=0.1), GroupRecord)
 
 
@@ -370,11 +372,11 @@ def electing(**ahead_ms: int) -> GroupState:
 @pytest.mark.parametrize("by_ms", [10_200, 3_600_000, -3_600_000])
 def test_a_voter_whose_clock_is_wrong_is_not_chosen(by_ms: int) -> None:
     group = electing(a=0, b=0, c=by_ms)
-    assert group.voted(ELECTING, "c", 4, vote(C, end=200), now=0.0) == ""
+    assert group.voted(ELECTING, "c", vote(C, end=200), now=0.0) == ""
     assert refusal(group.choose, ELECTING, now=1.0)
     refused = refusal(group.choose, ELECTING, now=4.0)
     assert refused.startswith(f"c: its clock is {abs(by_ms) / 1000} s ")
-    assert group.voted(ELECTING, "b", 4, vote(B, end=100), now=4.0) == ""
+    assert group.voted(ELECTING, "b", vote(B, end=100), now=4.0) == ""
     found = group.choose(ELECTING, now=4.1)
     assert found.master == Master(node_id="b", incarnation=2)
     assert set(found.in_sync) == {"b", "c"}
@@ -383,7 +385,7 @@ def test_a_voter_whose_clock_is_wrong_is_not_chosen(by_ms: int) -> None:
 def test_who_alone_is_in_sync_is_chosen_whatever_its_clock_says() -> None:
     group = electing(a=0, b=0, c=3_600_000)
     record = msgspec.structs.replace(ELECTING, in_sync={"c": C}, min_isr=1)
-    group.voted(record, "c", 4, vote(C), now=0.0)
+    group.voted(record, "c", vote(C), now=0.0)
     found = group.choose(record, now=0.1)
     assert found.master == Master(node_id="c", incarnation=2)
 
@@ -412,7 +414,7 @@ def elected(group: GroupState, now: float, **ends: int) -> GroupRecord:
     """Return the record after an election in which these vote, with logs of these ends."""
     group.began = -100.0
     for name, end in ends.items():
-        group.voted(ELECTING, name, 4, vote({"a": A, "b": B, "c": C}[name], end=end), now=now)
+        group.voted(ELECTING, name, vote({"a": A, "b": B, "c": C}[name], end=end), now=now)
     return group.choose(ELECTING, now=now + 2.0)
 
 

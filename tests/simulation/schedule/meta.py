@@ -92,9 +92,9 @@ class Meta(Process):
         self._begin_election()
         self.group.network.tell(self, node, node.on_told, self.record)
 
-    def on_vote(self, node: str, epoch: int, vote: Voted) -> None:
+    def on_vote(self, node: str, vote: Voted) -> None:
         """Take a vote."""
-        self.state.voted(self.record, node, epoch, vote, now=self.local())
+        self.state.voted(self.record, node, vote, now=self.local())
 
     def on_alter(
         self, master: tuple[str, int], pair: tuple[int, int], wanted: dict[str, UUID]

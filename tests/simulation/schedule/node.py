@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from delay_protocol.nodes.group_changes import Vote
 from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Stands
 from meta_server.groups.elections import Heard, Voted
 from replication.core.commit_point import CommitPoint
@@ -348,13 +349,15 @@ class Node(Process):
                 self.group.meta,
                 self.group.meta.on_vote,
                 self.name,
-                epoch,
                 Voted(
-                    storage=self.storage,
-                    incarnation=self.incarnation,
-                    last_epoch=self.epochs.before(self.synced),
-                    end=self.synced,
-                    applied=self.applied,
+                    self.storage,
+                    self.incarnation,
+                    Vote(
+                        epoch=epoch,
+                        last_epoch=self.epochs.before(self.synced),
+                        end=self.synced,
+                        applied=self.applied,
+                    ),
                 ),
             )
 
