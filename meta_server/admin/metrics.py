@@ -78,7 +78,7 @@ def _of_what_is_known(parts: Parts) -> Iterator[Metric]:
     yield gauge(
         "meta_groups_waiting",
         "Groups that an operator has to let in.",
-        len(handlers.admission.waiting.all(parts.now)),
+        len(handlers.admission.waiting),
     )
     yield gauge(
         "meta_groups_set_back",

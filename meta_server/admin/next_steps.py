@@ -38,7 +38,7 @@ from meta_server.admin.admin_types import (
     NodeShown,
     ReceiverShown,
 )
-from meta_server.groups.waiting_groups import WaitingGroup
+from meta_server.wire.admission import WaitingGroup
 
 _START: Final = "`systemctl start delaywheel-delay-server`"
 _SET_CLOCK: Final = "`chronyc makestep`"
@@ -75,7 +75,7 @@ def next_steps(
         if name not in ours
     }
     steps |= {one.name: step_for_receiver(one) for one in receivers if hears_all}
-    steps |= {group.name: step_for_waiting(group) for group in waiting} | {**behind}
+    steps |= {one.row.name: step_for_waiting(one) for one in waiting} | {**behind}
     return [NextStep(group=name, step=step) for name, step in steps.items() if step]
 
 
@@ -173,9 +173,9 @@ def step_for_broker_group(group: BrokerGroupShown, *, is_routed: bool) -> str:
     )
 
 
-def step_for_waiting(group: WaitingGroup) -> str:
+def step_for_waiting(waiting: WaitingGroup) -> str:
     """Return how a group is let in that waits for that."""
-    return f"it asks from {group.where}; if it is yours, let it in: {_admin(*group.remedy)}"
+    return f"it asks from {waiting.where}; if it is yours, let it in: {_admin(*waiting.remedy)}"
 
 
 def _one_of(nodes: list[str]) -> str:

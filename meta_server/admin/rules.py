@@ -413,7 +413,7 @@ def set_receiver(
     if changed == known:
         return Planned()
     planned = put(known, replace(changed, updated_ms=parts.now_ms))
-    return planned._replace(stored=partial(parts.handlers.admission.waiting.forget, name))
+    return planned._replace(stored=partial(parts.handlers.admission.forget, name))
 
 
 def remove_receiver(parts: Parts, key: NameKey, known: Receiver, _body: Request) -> Planned:

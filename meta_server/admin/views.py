@@ -294,7 +294,7 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
             delay_groups,
             groups,
             receivers,
-            parts.handlers.admission.waiting.all(parts.now),
+            parts.handlers.admission.waiting.values(),
             behind=parts.set_backs.all_behind(),
             routed={*routes_by_group},
             hears_all=parts.config.is_alone,

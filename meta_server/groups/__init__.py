@@ -5,7 +5,6 @@
     liveness         who was heard, who fell silent
     roles            master and slave of delay groups
     routing          broker groups of a subject
-    waiting_groups   groups that an operator has to let in
 
 Imported by settings, wire and admin.
 """

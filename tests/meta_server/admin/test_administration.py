@@ -7,15 +7,15 @@ from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, ClientType
 from delay_protocol.nodes.registration import NodeRegistered, encode_node_register
 from delay_protocol.receivers import masters
-from meta_server.groups.waiting_groups import (
-    NEW_GROUPS_ADDRESS_SHARE,
-    NEW_GROUPS_BURST_SECONDS,
-    NEW_GROUPS_PER_SECOND,
-)
 from meta_server.server import MetaServer
 from meta_server.settings.config import (
     ListenerConfig,
     RegistrationConfig,
+)
+from meta_server.wire.admission import (
+    NEW_GROUPS_ADDRESS_SHARE,
+    NEW_GROUPS_BURST_SECONDS,
+    NEW_GROUPS_PER_SECOND,
 )
 from tests.kit.operator import Operator, refusal_of
 from tests.meta_server.meta_rig import World, broker, entered, make_config, names, node

@@ -22,8 +22,8 @@ from meta_server.admin.next_steps import (
     step_for_receiver,
     step_for_waiting,
 )
-from meta_server.groups.waiting_groups import WaitingGroup
-from meta_server.known.model import GroupKind
+from meta_server.known.model import BrokerGroup, GroupKind, Receiver
+from meta_server.wire.admission import WaitingGroup
 
 START = "`systemctl start delaywheel-delay-server`"
 SET_CLOCK = "set the clock right: `chronyc makestep`"
@@ -156,9 +156,8 @@ def test_a_broker_group_has_one_step_or_none(
 
 
 def waiting(**fields: Any) -> WaitingGroup:  # noqa: ANN401 (of the group)
-    row: dict[str, Any] = {"name": "g9", "kind": GroupKind.NORMAL, "address": "10.6.6.6:1"}
-    row |= {"where": "10.6.6.6", "is_node": False, "heard": 0}
-    return WaitingGroup(**(row | fields))
+    row: dict[str, Any] = {"name": "g9", "kind": GroupKind.NORMAL, "master": "10.6.6.6:1"}
+    return WaitingGroup(BrokerGroup(**(row | fields)), "10.6.6.6", 0)
 
 
 def receiver(*patterns: str, connected: int = 0, name: str = "r1") -> ReceiverShown:
@@ -190,7 +189,8 @@ def test_a_group_that_waits_is_let_in_at_its_address_and_its_name_cannot_add_to_
         "it asks from 10.6.6.6; if it is yours, let it in: "
         "`delaywheel admin approve g9 --address 10.6.6.6:1`"
     )
-    receiver = waiting(name="r;reboot", kind=None, address="", patterns=["a.*", "b"])
+    asks = Receiver(name="r;reboot", patterns=("a.*", "b"))
+    receiver = WaitingGroup(asks, "10.6.6.6", 0)
     assert step_for_waiting(receiver) == (
         "it asks from 10.6.6.6; if it is yours, let it in: "
         "`delaywheel admin set receiver 'r;reboot' 'patterns=a.*,b'`"
@@ -203,7 +203,7 @@ def test_each_group_is_named_once_and_what_was_lost_comes_before_all_else() -> N
         [group({}, OUT)],
         [shown_twice, broker_group()],
         [receiver("a")],
-        [waiting(name="r1", kind=None, address="", patterns=["a"])],
+        [WaitingGroup(Receiver(name="r1", patterns=("a",)), "10.6.6.6", 0)],
         behind={"d1": "it was set back", "d2": "it was set back, too"},
         routed={"r1"},
         hears_all=True,

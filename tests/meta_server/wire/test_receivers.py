@@ -13,9 +13,9 @@ from delay_protocol.meta.requests import BrokerGroupInfo, BrokerRole, BrokerStat
 from delay_protocol.nodes.auth import receiver_token
 from delay_protocol.nodes.registration import Refused
 from delay_protocol.receivers import masters
-from meta_server.groups.waiting_groups import WAITING_PER_ADDRESS_MAX
 from meta_server.server import MetaServer
 from meta_server.settings.config import RegistrationConfig
+from meta_server.wire.admission import WAITING_PER_ADDRESS_MAX
 from tests.kit.operator import Operator, refusal_of
 from tests.meta_server.memory_store import Fault
 from tests.meta_server.meta_rig import (
