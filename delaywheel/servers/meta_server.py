@@ -33,13 +33,15 @@ def meta_server(
     """
     import structlog
 
+    from delay_transport.settings.settings_file import SettingsReader
     from delaywheel.shared.log_output import set_up_log
     from meta_server.known.record_file import RECORDS_PATH
     from meta_server.process import run
-    from meta_server.settings.config_file import load_config
+    from meta_server.settings.config import MetaServerConfig
     from storage.disk.disk import DirectoryDisk, make_private_directory
 
-    config = load_config(config_file, [*spelled_out(_SHORT, short), *overrides])
+    reader = SettingsReader(MetaServerConfig)
+    config = reader.load(config_file, [*spelled_out(_SHORT, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
     data, group_may_read = config.node.data_dir, config.node.group_may_read
     file = config.store.settings(data).file

@@ -83,10 +83,6 @@ class ResourceKind:
     """Returns True for a row that passes the filters beside those of every list."""
     actions: tuple[Action, ...] = ()
 
-    def action(self, name: str) -> Action | None:
-        """Return the action of this name, if there is one."""
-        return next((one for one in self.actions if one.name == name), None)
-
     def target(self, key: Request) -> str:
         """Return a key as the audit names it."""
         return "/".join(msgspec.structs.astuple(key))

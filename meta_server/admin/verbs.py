@@ -8,7 +8,7 @@ from delay_transport.http.operations import Call, Precondition, Request
 from delay_transport.http.pages import Page, page_of
 from meta_server.admin.admin_types import Done
 from meta_server.admin.administration import carry_out, clean_routes
-from meta_server.admin.kinds import BROKER_GROUPS, KINDS, SET, Action, ResourceKind
+from meta_server.admin.kinds import BROKER_GROUPS, SET, Action, ResourceKind
 from meta_server.admin.parts import Parts, Planned
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import Audit
@@ -60,11 +60,6 @@ async def act(kind: ResourceKind, action: Action, call: Asked) -> msgspec.Struct
     if kind is BROKER_GROUPS:
         await clean_routes(parts)
     return Done()
-
-
-def kind_named(name: str) -> ResourceKind:
-    """Return the kind of this name."""
-    return next(kind for kind in KINDS if kind.name == name)
 
 
 class Change(NamedTuple):

@@ -93,11 +93,6 @@ class Registry:
         vars(self).update(vars(other))
         vars(other).update(own)
 
-    def contents(self) -> model.Contents:
-        """Return all rows, as a store would."""
-        rows = tuple(row for rows in self._rows.values() for row in rows.values())
-        return model.Contents(rows=rows, timestamp_ms=self.timestamp_ms)
-
     # Looking up
 
     def of(self, kind: type[R]) -> dict[Any, R]:

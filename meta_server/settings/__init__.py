@@ -1,7 +1,6 @@
 """Settings of a meta server.
 
     config             settings of a meta server
-    config_file        from TOML and options
     config_reference   the commented reference
     exposure           warns of an open listener
 

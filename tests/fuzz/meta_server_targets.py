@@ -46,7 +46,7 @@ from tests.asgi import JSON, Answer
 from tests.delay_protocol.nodes.bodies import REQUEST
 from tests.fuzz.target import attempt, byte_at, fault_of, target
 from tests.kit.operator import Operator
-from tests.meta_server.memory_store import Medium, MemoryRecordFile
+from tests.meta_server.memory_store import Medium, MemoryRecordFile, contents_of
 from tests.meta_server.meta_rig import World
 from tests.simulation.clock import EventClock
 
@@ -86,7 +86,7 @@ def _contents() -> Contents:
         now_ms=1,
     )
     registry.apply(node.changes)
-    return registry.contents()
+    return contents_of(registry)
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ class _Rig:
             await use(self)
             await trio.sleep(1)
             nursery.cancel_scope.cancel()
-        known, stored = self.server.registry.contents(), self.world.medium.contents
+        known, stored = contents_of(self.server.registry), self.world.medium.contents
         assert known.timestamp_ms == stored.timestamp_ms
         assert set(map(repr, known.rows)) == set(map(repr, stored.rows))
 

@@ -14,13 +14,15 @@ from delay_protocol.basics.levels import LEVEL_S_MAX, LEVELS_MAX, parse_levels
 from delay_server.settings.config_file import load_config
 from delay_transport.seams.errors import AddressError, ConfigError
 from delay_transport.seams.runtime import format_address, parse_address, parse_peer_address
+from delay_transport.settings.settings_file import SettingsReader
 from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
-from meta_server.settings.config_file import load_config as load_meta_config
+from meta_server.settings.config import MetaServerConfig
 from storage.disk.errors import DamagedError, UnsupportedFormatError
 from storage.readers.manifest import decode_manifest, encode_manifest
 from tests.fuzz.target import attempt, byte_at, fault_of, target
 
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - for speed only
+load_meta_config: Final = SettingsReader(MetaServerConfig).load
 _NEEDED: Final = ("node.data_dir=data", "brokers.g1=127.0.0.1:20881")
 
 

@@ -17,11 +17,11 @@ from meta_server.admin.administration import carry_out
 from meta_server.admin.http import application
 from meta_server.admin.parts import Observed, Parts, Planned
 from meta_server.admin.rules import extended
-from meta_server.admin.verbs import kind_named
 from meta_server.known.errors import BadValueError
 from meta_server.known.model import Save
 from meta_server.server import MetaServer
 from tests.asgi import Caller
+from tests.kit.plans import action_named
 from tests.meta_server.meta_rig import PROMPT
 from tests.simulation.executor import SimExecutor
 
@@ -113,8 +113,7 @@ class Operator(Caller):
         self, kind: str, /, *key: str, version: object = None, **fields: object
     ) -> Shown:
         """Change some fields of a row, as the command does."""
-        shown, action = await self.row(kind, *key), kind_named(kind).action("set")
-        assert action is not None
+        shown, (_, action) = await self.row(kind, *key), action_named(kind, "set")
         kept = {name: shown[name] for name in action.wanted.__struct_fields__}
         return await self.put(kind, *key, version=version, **(kept | fields))
 

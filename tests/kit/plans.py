@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from delay_transport.http.operations import Precondition, Request
 from meta_server.admin.administration import carry_out
-from meta_server.admin.kinds import REMOVE, SET
+from meta_server.admin.kinds import KINDS, REMOVE, SET, Action, ResourceKind
 from meta_server.admin.parts import Plan
-from meta_server.admin.verbs import ANY, Change, kind_named
+from meta_server.admin.verbs import ANY, Change
 from meta_server.server import MetaServer
 
 
@@ -27,10 +27,14 @@ def action(kind: str, name: str, *key: str, **fields: object) -> Plan:
 
 
 def _change(kind: str, name: str, key: tuple[str, ...], fields: Mapping[str, object]) -> Change:
-    found = kind_named(kind)
-    asked = found.action(name)
-    assert asked is not None
+    found, asked = action_named(kind, name)
     return Change(found, asked, _key(found.key, key), asked.wanted(**fields))
+
+
+def action_named(kind: str, name: str) -> tuple[ResourceKind, Action]:
+    """Return a kind and its action by their names."""
+    found = next(one for one in KINDS if one.name == kind)
+    return found, next(one for one in found.actions if one.name == name)
 
 
 async def act(server: MetaServer, kind: str, name: str, *key: str, **fields: object) -> None:

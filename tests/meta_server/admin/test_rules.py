@@ -18,6 +18,7 @@ from delay_protocol.nodes.registration import (
 from meta_server.known import model
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from tests.kit.operator import OperationRefusedError, Operator, refusal_of
+from tests.meta_server.memory_store import contents_of
 from tests.meta_server.meta_rig import World, group, make_config, node, record, uuid, world_with
 
 Operation = Callable[[Operator], Awaitable[Any]]
@@ -421,11 +422,11 @@ async def test_an_operation_is_refused_or_does_what_its_entry_says(seed: int) ->
     async with world.serving(make_config(admin=AdminConfig(prefix_routes_max=2))) as server:
         operator, registry = Operator(server), server.registry
         for _ in range(250):
-            before, entries = registry.contents(), len(world.medium.audit)
+            before, entries = contents_of(registry), len(world.medium.audit)
             with contextlib.suppress(OperationRefusedError):
                 await _drawn(chance, operator)
             added = world.medium.audit[entries:]
-            assert bool(added) is (registry.contents() != before)
+            assert bool(added) is (contents_of(registry) != before)
             assert all(one.entry.before != one.entry.after for one in added)
             assert len(registry.prefixes) <= 2
             for route in (*registry.routes.values(), *registry.prefixes.values()):

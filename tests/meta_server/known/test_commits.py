@@ -19,7 +19,7 @@ from meta_server.known.errors import (
 )
 from meta_server.known.model import Change, Save, Subject, saved
 from meta_server.known.registry import Registry
-from tests.meta_server.memory_store import Fault, Medium, MemoryStore
+from tests.meta_server.memory_store import Fault, Medium, MemoryStore, contents_of
 from tests.meta_server.meta_rig import PROMPT
 from tests.simulation.executor import SimExecutor
 
@@ -249,4 +249,4 @@ async def test_plans_are_made_when_their_turn_comes() -> None:
     async with rig.running():
         pass
     assert rig.registry.subjects["a"].created_ms == 3
-    assert rig.registry.contents() == rig.medium.contents
+    assert contents_of(rig.registry) == rig.medium.contents

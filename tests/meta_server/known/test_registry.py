@@ -9,6 +9,7 @@ from delay_protocol.meta.requests import BrokerRole
 from meta_server.known import model
 from meta_server.known.errors import ConflictError
 from meta_server.known.registry import Registry
+from tests.meta_server.memory_store import contents_of
 from tests.meta_server.meta_rig import record, uuid
 
 GROUP = model.BrokerGroup(name="g1", kind=model.GroupKind.NORMAL, master="10.0.0.1:1")
@@ -71,7 +72,7 @@ CHANGES: list[model.Change] = [
 
 def state_of(registry: Registry) -> object:
     """Return everything that can be seen, independent of the order of rows."""
-    contents = registry.contents()
+    contents = contents_of(registry)
     return (
         frozenset(map(repr, contents.rows)),
         contents.timestamp_ms,
@@ -92,7 +93,7 @@ def test_commits_are_all_or_nothing_and_what_is_loaded_is_what_was_there(
             registry.apply(changes)
         except ConflictError:
             assert state_of(registry) == before
-        assert state_of(Registry(registry.contents())) == state_of(registry)
+        assert state_of(Registry(contents_of(registry))) == state_of(registry)
 
 
 @pytest.mark.parametrize(

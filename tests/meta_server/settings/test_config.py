@@ -4,19 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from delay_transport.settings import settings_file
 from meta_server.settings.config import (
-    AdminConfig,
     AuditConfig,
     DelayConfig,
     HttpConfig,
     ListenerConfig,
     MetaServerConfig,
     NodeConfig,
-    PushConfig,
     RegistrationConfig,
     RoutingConfig,
     StoreConfig,
-    sections,
 )
 
 
@@ -43,22 +41,16 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (ListenerConfig, {"unsent_bytes_max": 1}),
         (RegistrationConfig, {"subjects_max": 0}),
         (RegistrationConfig, {"groups_max": 0}),
-        (RegistrationConfig, {"new_subjects_address_share": 0}),
-        (RegistrationConfig, {"new_subjects_address_share": 1.1}),
-        (RegistrationConfig, {"new_subjects_address_share": float("nan")}),
         (RegistrationConfig, {"new_subjects_per_second_max": float("nan")}),
         (RegistrationConfig, {"broker_timeout_ms": 1}),
-        (PushConfig, {"retry_ms": 0}),
         (DelayConfig, {"levels": ""}),
         (DelayConfig, {"levels": "1s 2w"}),
         (DelayConfig, {"levels": "1s " * 1000}),
-        (PushConfig, {"gather_ms": -1}),
         (RoutingConfig, {"groups_per_subject": 0}),
         (RoutingConfig, {"delay_groups_per_subject": 0}),
         (HttpConfig, {"address": "x"}),
         (HttpConfig, {"connections_max": 0}),
         (AuditConfig, {"keep_ms": 0}),
-        (AdminConfig, {"answer_ms_max": 0}),
     ],
 )
 def test_what_nobody_could_live_with_is_refused_by_name(
@@ -78,4 +70,4 @@ def test_the_store_is_a_file_in_the_data_directory_unless_said_otherwise() -> No
 
 def test_all_sections_but_none_else_are_listed() -> None:
     names = "node store listener registration routing delay http admin audit log"
-    assert list(sections()) == names.split()
+    assert list(settings_file.sections(MetaServerConfig)) == names.split()

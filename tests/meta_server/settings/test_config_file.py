@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from delay_transport.seams.errors import ConfigError
-from meta_server.settings.config_file import load_config
+from delay_transport.settings.settings_file import SettingsReader
+from meta_server.settings.config import MetaServerConfig
+
+load_config = SettingsReader(MetaServerConfig).load
 
 
 def test_what_is_given_on_the_command_line_wins(tmp_path: Path) -> None:
