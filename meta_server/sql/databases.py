@@ -11,7 +11,7 @@ import os
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,9 +31,6 @@ _READS: Final = "delaywheel_reads"
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes that the write-ahead log of a file keeps when all of it is in the file: somebody who reads
 for long (a backup) makes it longer, and it would stay so."""
-
-_LOG_ATTEMPTS: Final = 100
-"""How often the write-ahead log of a file is turned on again while others are at it."""
 
 _CONNECT_S: Final = 5
 """To wait for a connection to a server."""
@@ -168,7 +165,8 @@ class SqliteDatabase(Database):
     """A file, and its write-ahead log beside it.
 
     The file is made by the first transaction, and only by that one: when it is gone later on, an
-    empty one in its place would be taken for a store that knows of no route.
+    empty one in its place would be taken for a store that knows of no route. One process has it:
+    whoever opens it has locked its directory.
     """
 
     def __init__(self, settings: DatabaseSettings) -> None:
@@ -202,7 +200,7 @@ class SqliteDatabase(Database):
         try:
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
-            journal = _turn_on_log(connection)
+            (journal,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
         except BaseException:
             connection.close()
             raise
@@ -260,21 +258,6 @@ class SqliteDatabase(Database):
     def _kind_of(self, error: BaseException) -> type[errors.StoreError] | None:
         code = getattr(error, "sqlite_errorcode", None)
         return None if code is None else _SQLITE_FAULTS.get(code & 0xFF)
-
-
-def _turn_on_log(connection: sqlite3.Connection) -> str:
-    """Return the journal mode, WAL if the file can have it.
-
-    Others may be turning it on as well, and SQLite does not wait for them as it does elsewhere.
-    So wait for whoever is writing, and try again; once is enough unless many start together.
-    """
-    for _ in range(_LOG_ATTEMPTS):
-        with suppress(sqlite3.OperationalError):
-            (journal,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
-            return str(journal)
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("COMMIT")
-    return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
 
 
 _SQLITE_FAULTS: Final[dict[int, type[errors.StoreError]]] = {

@@ -404,8 +404,8 @@ def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: 
         assert len(store.load().of(model.Subject)) == number + 1
 
 
-@on_both
-def test_stores_that_are_opened_at_once_make_the_tables_once(place: Place) -> None:
+def test_stores_that_are_opened_at_once_make_the_tables_once(server_place: Place) -> None:
+    place = server_place
     barrier = threading.Barrier(4)
 
     def open_one(seed: int) -> SqlStore:
