@@ -38,9 +38,9 @@ NAME_BYTES_MAX = 255
 def require_name(what: str, name: str) -> None:
     """Raise ValueError for a name that files could not hold, or that is ambiguous to read."""
     if not name or len(name.encode()) > NAME_BYTES_MAX:
-        raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name!r}")
+        raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name[:300]!a}")
     if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
-        raise ValueError(f"{what} must have no blanks, slashes or control characters, not {name!r}")
+        raise ValueError(f"{what} must have no blanks, slashes or control characters: {name!a}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,6 @@ from meta_server.groups.receiver_groups import (
 from meta_server.groups.routing import routed_subject
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
 from meta_server.known.model import (
-    EVERY,
     Broker,
     BrokerGroup,
     Change,
@@ -117,8 +116,6 @@ def set_group(
     name, kind, address = key.name, wanted.kind, wanted.address
     if known is None:
         _bad("name", name, lambda: check_group_name(parts.registry, "a name", name))
-        if name == EVERY:
-            raise BadValueError(field="name", value=name, allowed="it stands for all groups")
         check_group_count(parts, name)
         state = BrokerState.RW if address else BrokerState.NRW
         before = BrokerGroup(name=name, kind=kind, master="", state=state, version=0)

@@ -34,12 +34,10 @@ from delay_protocol.basics.addresses import AddressFaultError, read_address
 from delay_protocol.meta import requests
 from delay_protocol.nodes.registration import Master, NodeRegister
 from delay_transport.http.addresses import is_loopback
+from delay_transport.settings.sections import require_name
 from meta_server.known.errors import RefusedError, StateError
 from meta_server.known.model import Broker, BrokerGroup, Change, GroupKind, Save, audited
 from meta_server.known.registry import Registry
-
-NAME_BYTES_MAX: Final = 255
-"""Bytes of the name of a group, node or cluster at most."""
 
 ADDRESS_BYTES_MAX: Final = 255
 """Bytes of an address at most."""
@@ -304,10 +302,10 @@ def check_room(what: str, known: Sized, most: int, more: Sized) -> None:
 
 def check_name(what: str, name: str) -> None:
     """Raise RefusedError for a name that could not be told apart, or not be shown."""
-    if not name or len(name.encode()) > NAME_BYTES_MAX:
-        raise RefusedError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name[:300]!a}")
-    if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
-        raise RefusedError(f"{what} must have no blanks, slashes or control characters: {name!a}")
+    try:
+        require_name(what, name)
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
 
 
 def check_group_name(registry: Registry, what: str, name: str) -> None:

@@ -30,9 +30,6 @@ from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, NodeRole
 from delay_protocol.receivers.masters import Level, Tries, Waits
 
-EVERY = "*"
-"""In requests of operators every subject."""
-
 
 class GroupKind(Enum):
     """The kind of a broker group."""

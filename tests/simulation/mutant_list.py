@@ -1591,7 +1591,7 @@ META = {
         ),
         # Names with blanks, slashes or too many bytes are refused.
         "any name": mutant(
-            swap("check_name", "not name or len(name.encode()) > NAME_BYTES_MAX", "not name"),
+            swap("check_name", "require_name(what, name)", "None"),
             seed=3,
         ),
     },

@@ -307,15 +307,21 @@ async def test_the_audit_is_filtered_and_paged_and_tells_before_and_after(
     assert len((await operator.audit(target="g2"))["items"]) == 1
 
 
-async def test_a_long_audit_is_looked_through_in_steps(operator: Operator) -> None:
-    for number in range(520):
+async def test_a_long_audit_is_looked_through_page_by_page(operator: Operator) -> None:
+    for number in range(999):
         await operator.add_subject(f"s{number}")
     await add_groups(operator, "g1")
+    assert (await operator.audit(limit=1))["next"] == 1000
+    first = await operator.audit(target="s0")
+    assert ([row["number"] for row in first["items"]], first["next"]) == ([1], 1)
+    assert await operator.audit(target="s0", before=1) == {"items": [], "next": None}
     await operator.add_subject("last")
+    first = await operator.audit(target="s0")
+    assert first == {"items": [], "next": 2}
+    oldest = await operator.audit(target="s0", before=first["next"])
+    assert ([row["number"] for row in oldest["items"]], oldest["next"]) == ([1], None)
     [row] = (await operator.audit(action="broker-group", limit=1))["items"]
     assert row["target"] == "g1"
-    oldest = await operator.audit(target="s0")
-    assert [row["number"] for row in oldest["items"]] == [1]
 
 
 async def test_everything_is_there_at_a_glance(world: World, operator: Operator) -> None:

@@ -99,7 +99,7 @@ def _broker(**more: object) -> Operation:
 @pytest.mark.parametrize(
     ("operation", "field"),
     [
-        *((lambda do, n=name: do.add_group(n), "name") for name in ("a b", "*", "ä" * 200)),
+        *((lambda do, n=name: do.add_group(n), "name") for name in ("a b", "ä" * 200)),
         *(
             (lambda do, a=address: do.add_group("g", address=a), "address")
             for address in ("nowhere", "x..y:5", f"{'x' * 64}:5", "h:70000", "[::1]:1")
