@@ -69,11 +69,11 @@ def _columns(*fields: str, **more: str | Callable[[Json], object]) -> Columns:
 
 _COLUMNS: Final[Mapping[str, Columns]] = {
     "audit": _columns("at_ms", what=_what, change=_changes),
-    "broker-group": _columns("name", "kind", "address", "state", heartbeats="liveness"),
+    "broker-group": _columns("name", "kind", "address", "state", "heard_seconds_ago"),
     "route": _columns("pattern", "groups", "chosen", "unserved"),
     "delay-group": _columns("name", "phase", "master", "in_sync", "min_isr"),
-    "delay-node": _columns("group", "node_id", "in_sync", heartbeats="liveness", notes=_notes),
-    "nodes": _columns("node_id", "in_sync", "last_sequence", heartbeats="liveness", notes=_notes),
+    "delay-node": _columns("group", "node_id", "in_sync", "heard_seconds_ago", notes=_notes),
+    "nodes": _columns("node_id", "in_sync", "last_sequence", "heard_seconds_ago", notes=_notes),
 }
 """The columns of tables, by kind of row, or by field of a row; of others the first fields."""
 

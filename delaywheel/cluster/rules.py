@@ -108,9 +108,7 @@ class Rules:
         while True:
             answer = self._nodes()
             # A node that is silent is not waited for if it delivers nothing.
-            is_awaited = any(
-                node["in_sync"] or node["liveness"] == "heard" for node in _behind(answer)
-            )
+            is_awaited = any(node["in_sync"] or not _is_silent(node) for node in _behind(answer))
             if not is_awaited or time.monotonic() >= deadline:
                 return answer
             time.sleep(_LOOK_S)
@@ -122,7 +120,11 @@ class Rules:
 
 def _behind(answer: Json) -> list[Json]:
     """Return the nodes that do not apply the present version, as far as is known."""
-    return [node for node in answer["nodes"] if node["controls_note"] or node["liveness"] == "none"]
+    return [node for node in answer["nodes"] if node["controls_note"] or _is_silent(node)]
+
+
+def _is_silent(node: Json) -> bool:
+    return node["heard_seconds_ago"] is None
 
 
 def _check_applied(answer: Json) -> None:
@@ -138,7 +140,7 @@ def _check_applied(answer: Json) -> None:
 
 
 def _why_behind(node: Json) -> str:
-    silent = "it is silent, and applies what it got last" if node["liveness"] == "none" else ""
+    silent = "it is silent, and applies what it got last" if _is_silent(node) else ""
     return f"{node['node_id']} of {node['group']}: {silent or node['controls_note']}"
 
 

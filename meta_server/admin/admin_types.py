@@ -80,18 +80,14 @@ class ListQuery(PageQuery, frozen=True, kw_only=True):
 # Broker groups
 
 
-Sign = Literal["heard", "none"]
-
-
 class BrokerGroupShown(BrokerGroup, frozen=True, kw_only=True):
     """A broker group, or a group of delay servers, as clients see it."""
 
     state: State  # type: ignore[assignment]
     """RW: takes messages; R: read-only; NRW: away."""
-    liveness: Sign
-    """heard: within the time-out; none: silent for longer, or nobody waits for it."""
     heard_seconds_ago: float | None
-    """Seconds since its last heartbeat, or since one is waited for; null unless it is heard."""
+    """Seconds since its last heartbeat, or since one is waited for; null: none came within the
+    time-out, or nobody waits for one."""
 
 
 class BrokerGroupSet(Request, frozen=True, kw_only=True):
@@ -269,8 +265,6 @@ class NodeShown(DelayNode, frozen=True, kw_only=True):
     """The last record that it knew to be committed then."""
     uncommitted: int | None
     """Outcomes of deliveries that were durable there and not committed then."""
-    liveness: Sign
-    """As of a broker group."""
     heard_seconds_ago: float | None
     """As of a broker group."""
     controls_version: int | None

@@ -83,7 +83,7 @@ def step_for_delay_group(
     group: DelayGroupShown, *, is_retired: bool = False, elects: bool = True
 ) -> str:
     """Return the next step for a group of delay servers; empty if there is none."""
-    heard = [node for node in group.nodes if node.liveness != "none"]
+    heard = [node for node in group.nodes if node.heard_seconds_ago is not None]
     members = [node for node in heard if node.in_sync]
     refused = {node: f"{node} is refused: {why}" for node, why in sorted(group.refused.items())}
     steps = (
@@ -160,7 +160,7 @@ def step_for_receiver(receiver: ReceiverShown) -> str:
 
 def step_for_broker_group(group: BrokerGroupShown, *, is_routed: bool) -> str:
     """Return the next step for a group that is none of delay servers; empty if there is none."""
-    is_silent = group.liveness == "none"
+    is_silent = group.heard_seconds_ago is None
     if group.is_retired:
         remove = _admin("remove", "broker-group", group.name)
         return f"it is retired: when all is consumed free its name: {remove}" if is_silent else ""

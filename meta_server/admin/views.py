@@ -25,7 +25,6 @@ from meta_server.admin.admin_types import (
     ReceiverShown,
     RouteKey,
     RouteShown,
-    Sign,
     SubjectRuleKey,
     SubjectRuleShown,
     Topology,
@@ -69,17 +68,11 @@ def _seconds_since(at: float | None) -> float | None:
     return None if at is None else round(trio.current_time() - at, 3)
 
 
-def _sign(heard_at: float | None) -> Sign:
-    return "none" if heard_at is None else "heard"
-
-
 def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
     """Return a broker group."""
-    heard_at = parts.heard.heard_at(group.name, parts.now)
     return BrokerGroupShown(
         **(_fields(group) | {"is_entered": parts.registry.is_entered(group.name)}),
-        liveness=_sign(heard_at),
-        heard_seconds_ago=_seconds_since(heard_at),
+        heard_seconds_ago=_seconds_since(parts.heard.heard_at(group.name, parts.now)),
     )
 
 
@@ -150,7 +143,7 @@ def show_node(parts: Parts, node: DelayNode) -> NodeShown:
     changes = parts.handlers.group_changes
     now = parts.now
     state = changes.state_of(group.name)
-    heard, heard_at = state.heard_of(node), changes.heard_at(node.key)
+    heard = state.heard_of(node)
     rank, sentence = state.fitness(group.record, node.node_id, now=now)
     version, controls_note = changes.controls_at(node.key)
     return NodeShown(
@@ -159,8 +152,7 @@ def show_node(parts: Parts, node: DelayNode) -> NodeShown:
         in_sync=group.has_in_sync(node),
         committed=None if heard is None else heard.node.committed,
         uncommitted=None if heard is None else heard.node.uncommitted,
-        liveness=_sign(heard_at),
-        heard_seconds_ago=_seconds_since(heard_at),
+        heard_seconds_ago=_seconds_since(changes.heard_at(node.key)),
         controls_version=version,
         controls_note=controls_note,
         clock_note=difference(0 if heard is None else heard.node.clock_ahead_ms),

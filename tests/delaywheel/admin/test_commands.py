@@ -23,7 +23,7 @@ GROUP: dict[str, Any] = {
     "state": "RW",
     "static": True,
     "weight": 100,
-    "liveness": "none",
+    "heard_seconds_ago": 2.5,
     "version": 3,
 }
 AWAY = (503, {"code": "starting", "detail": "the store has not been loaded yet"})
@@ -128,9 +128,9 @@ def test_a_list_has_five_columns_and_with_all_every_field() -> None:
     meta = Meta(GET_broker_group=pages)
     shown = meta.run("get", "broker-group", "--prefix", "g").stdout.splitlines()
     assert [line.split() for line in shown] == [
-        ["name", "kind", "address", "state", "heartbeats"],
-        ["g1", "normal", "h:1", "RW", "none"],
-        ["g2", "normal", "h:1", "RW", "none"],
+        ["name", "kind", "address", "state", "heard"],
+        ["g1", "normal", "h:1", "RW", "2.5", "s", "ago"],
+        ["g2", "normal", "h:1", "RW", "2.5", "s", "ago"],
     ]
     assert meta.queries == ["prefix=g&limit=100", "prefix=g&after=g1&limit=99"]
     every = Meta(GET_broker_group={"items": rows, "next": None}).run("get", "broker-group", "--all")
@@ -152,7 +152,7 @@ def test_a_delay_group_with_its_nodes_is_at_most_100_columns_wide() -> None:
         "node_id": "n1",
         "in_sync": True,
         "last_sequence": 17,
-        "liveness": "heard",
+        "heard_seconds_ago": 0.5,
         "fitness": "unfit",
         "fitness_note": "its disk was full at the last heartbeat",
         "clock_note": "its clock is 4 s ahead of the clock of this meta server",

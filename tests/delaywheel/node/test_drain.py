@@ -78,7 +78,7 @@ class World:
                 "node_id": name,
                 "controls_note": self.behind.get(name, ""),
                 "in_sync": name not in self.waits,
-                "liveness": "none" if name in self.silent else "heard",
+                "heard_seconds_ago": None if name in self.silent else 0.5,
             }
             for name in self.http
         ]

@@ -27,7 +27,7 @@ from meta_server.wire.admission import WaitingGroup
 
 START = "`systemctl start delaywheel-delay-server`"
 SET_CLOCK = "set the clock right: `chronyc makestep`"
-SILENT: Mapping[str, object] = {"liveness": "none"}
+SILENT: Mapping[str, object] = {"heard_seconds_ago": None}
 OUT: Mapping[str, object] = {
     "in_sync": False,
     "fitness": "excluded",
@@ -44,7 +44,7 @@ def shown(row: type[Any], fields: Mapping[str, object]) -> Any:  # noqa: ANN401
 
 def group(*nodes: Mapping[str, object], **fields: object) -> DelayGroupShown:
     """Return d1 with nodes n1, n2, …: n1 is the master, each is well but for its fields."""
-    well = {"in_sync": True, "liveness": "heard", "fitness": "fit", "clock_note": ""}
+    well = {"in_sync": True, "heard_seconds_ago": 1.0, "fitness": "fit", "clock_note": ""}
     rows = [
         shown(
             NodeShown,
@@ -117,13 +117,13 @@ def broker_group(**fields: object) -> BrokerGroupShown:
         "name": "g1",
         "kind": GroupKind.NORMAL,
         "state": "RW",
-        "liveness": "heard",
+        "heard_seconds_ago": 1.0,
     }
     found: BrokerGroupShown = shown(BrokerGroupShown, {**row, **fields})
     return found
 
 
-AWAY: Mapping[str, object] = {"state": "NRW", "liveness": "none"}
+AWAY: Mapping[str, object] = {"state": "NRW", "heard_seconds_ago": None}
 REMOVE = "`delaywheel admin remove broker-group g1`"
 RETIRE = "if it is gone for good: `delaywheel admin retire g1`"
 
@@ -143,7 +143,7 @@ RETIRE = "if it is gone for good: `delaywheel admin retire g1`"
         ),
         (broker_group(is_retired=True), False, ""),
         (
-            broker_group(is_retired=True, liveness="none"),
+            broker_group(is_retired=True, heard_seconds_ago=None),
             False,
             f"it is retired: when all is consumed free its name: {REMOVE}",
         ),
