@@ -41,7 +41,7 @@ from delay_server.settings.config import DelayServerConfig
 from delay_server.settings.errors import FencedError
 from delay_server.upkeep import Intervals, Upkeep
 from delay_transport.http.metric_families import installed_version
-from delay_transport.http.shared_secret import SharedSecret
+from delay_transport.http.shared_secret import SECRETS_WORKER, SharedSecret
 from delay_transport.http.tokens import LOOK_S
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import Runtime
@@ -61,11 +61,8 @@ from storage.state.promise_file import Promised, PromiseFile
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_SECRETS_WORKER = "secrets"
 _ASIDE_WORKER = "aside"
 SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
-_SECRET_LOOK_S = 2.0
-"""How often the file of the secret is looked at."""
 _ASIDE_LOOK_S = 1.0
 """Seconds between two looks whether what lies aside may go."""
 
@@ -421,7 +418,7 @@ class Node:
         secret = self._outside.secret
         if not secret.is_set:
             return None
-        await self._runtime.executor.run(_SECRETS_WORKER, partial(secret.check, SECRET_KEY))
+        await self._runtime.executor.run(SECRETS_WORKER, partial(secret.check, SECRET_KEY))
         return secret.secrets[0]
 
     def _make_registration(self, replica: Replica) -> Registration:
@@ -574,8 +571,7 @@ class Node:
     async def keep(self, nursery: trio.Nursery) -> None:
         """Look after directory and secret until cancelled; starts with a look at the disk."""
         await self.upkeep.begin(nursery)
-        if self._outside.secret.is_set:
-            nursery.start_soon(self._watch_secret)
+        nursery.start_soon(self._outside.secret.keep, self._runtime.executor)
         if self.config.node.rules_file:
             nursery.start_soon(self._watch_rules, Path(self.config.node.rules_file))
         if self.replica is not None:
@@ -594,12 +590,6 @@ class Node:
             await trio.sleep(_ASIDE_LOOK_S)
         if await self._runtime.executor.run(_ASIDE_WORKER, self.store.remove_aside):
             _log.info("deleted the damaged files: the copy in their place is in sync")
-
-    async def _watch_secret(self) -> None:
-        """Read the file of the secret again when it changes: others may have a new one."""
-        while True:
-            await trio.sleep(_SECRET_LOOK_S)
-            await self._runtime.executor.run(_SECRETS_WORKER, self._outside.secret.read)
 
 
 def _tell_of_recovery(summary: RecoverySummary, identity: Identity) -> None:

@@ -15,8 +15,8 @@ from delay_protocol.receivers.masters import HOLD_S
 from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
-from delay_transport.http.shared_secret import SharedSecret
-from delay_transport.http.tokens import LOOK_S, Tokens
+from delay_transport.http.shared_secret import SECRETS_WORKER, SharedSecret
+from delay_transport.http.tokens import Tokens
 from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import clean_routes
 from meta_server.admin.parts import Observed, Parts
@@ -44,8 +44,6 @@ _LOOK_S = 0.25
 """Seconds between two looks at silence and the bound of timestamps, at the most."""
 _FORGET_S = 3600.0
 """Seconds between removals of old entries of the audit."""
-_READING_WORKER = "secrets"
-"""The worker of the executor that reads the file of the secret."""
 
 _ROUTING = (model.BrokerGroup, model.Route, model.Receiver)
 """Kinds of rows by which a client may get another answer than it got."""
@@ -88,7 +86,7 @@ class MetaServer:
         config, runtime = self.config, self.runtime
         began = trio.current_time()
         await self.http_access.read_tokens()
-        await self._read_secret()
+        await runtime.executor.run(SECRETS_WORKER, self.secret.read)
         self.store, self.registry = await runtime.executor.run(STORE_WORKER, self._load)
         load_seconds = trio.current_time() - began
         _log.info(
@@ -231,25 +229,6 @@ class MetaServer:
             with suppress(MetaServerError):
                 await clean_routes(self.parts)
 
-    async def keep_secret(self) -> None:
-        """Reload the secret file when it changes, until cancelled; ends at once without one."""
-        while self.secret.is_set:
-            await trio.sleep(LOOK_S)
-            await self._read_secret()
-
-    async def _read_secret(self) -> None:
-        if not self.secret.is_set:
-            return
-        if not await self.runtime.executor.run(_READING_WORKER, self.secret.read):
-            return
-        if self.secret.fault:
-            _log.error(
-                "the secret file cannot be used; no delay server can register",
-                reason=self.secret.fault,
-            )
-        else:
-            _log.info("secret file loaded", secrets=len(self.secret.secrets))
-
     async def _commit(self, change: model.Change) -> None:
         """Store a change, unless the store fails: then it is wanted again later."""
         ended = trio.Event()
@@ -316,7 +295,7 @@ async def serve(
             nursery.start_soon(server.handlers.dispatcher.run)
             nursery.start_soon(server.forget)
             nursery.start_soon(server.http_access.keep_tokens)
-            nursery.start_soon(server.keep_secret)
+            nursery.start_soon(server.secret.keep, server.runtime.executor)
             nursery.start_soon(server.silence.run)
             async with trio.open_nursery() as listening:
                 # Answer now that everything is known.

@@ -2,14 +2,18 @@
 
 A line of text is a secret; blank lines, and lines that begin with `#`, say nothing. Signing uses
 the first one, checking accepts any: with two lines an operator replaces a secret without downtime.
-The file is reloaded when it changes. Its content is shown nowhere.
+The file is reloaded when it changes (`SharedSecret.keep`). Its content is shown nowhere.
 """
 
 import stat
 from pathlib import Path
 from typing import Final
 
+import structlog
+import trio
+
 from delay_transport.seams.errors import ConfigError
+from delay_transport.seams.runtime import Executor
 
 SECRETS_MAX: Final = 2
 """Secrets that a file may have: the present one, and the one before or after it."""
@@ -19,6 +23,14 @@ SECRET_BYTES_MIN: Final = 32
 
 FILE_BYTES_MAX: Final = 4096
 """Bytes that a file may have."""
+
+LOOK_S: Final = 1.0
+"""Seconds between two looks whether the file has changed."""
+
+SECRETS_WORKER: Final = "secrets"
+"""The worker of the executor that reads the file."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _REMEDY: Final = "`umask 077; openssl rand -base64 32 > FILE` makes one"
 
@@ -81,6 +93,19 @@ class SharedSecret:
             self.secrets, self.fault = (), str(error)
         self._seen = seen
         return before != (self.secrets, self.fault)
+
+    async def keep(self, executor: Executor) -> None:
+        """Read the file again when it changes, until cancelled; ends at once without one.
+
+        What changes is written into the log.
+        """
+        while self.is_set:
+            if await executor.run(SECRETS_WORKER, self.read):
+                if self.fault:
+                    _log.error("the file of the secret cannot be used", reason=self.fault)
+                else:
+                    _log.info("the file of the secret was read", secrets=len(self.secrets))
+            await trio.sleep(LOOK_S)
 
     def check(self, key: str) -> None:
         """Read the file; raise ConfigError, naming the setting, if it cannot be used. Blocks."""
