@@ -5,7 +5,7 @@ GET /status    those of `numbers` under the same names; it has rows in place of 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,9 +21,6 @@ from delay_transport.http.metric_families import (
     listener_families,
 )
 from meta_server.admin.parts import Observed, Parts
-
-GROUPS_SHOWN_MAX: Final = 200
-"""Broker groups that get labels of their own; of further ones only the number in a state shows."""
 
 ELECTION_KINDS: Final = ("restarted", "silent", "blocked", "unfit")
 """Why: the master was started again, was not heard, could not send, or was to hand over."""
@@ -113,29 +110,23 @@ def _of_rows(parts: Parts) -> Iterator[Metric]:
     up = GaugeMetricFamily(
         "delaywheel_meta_group_up", "1 unless the group is NRW.", labels=["group", "kind"]
     )
-    for name in _shown(registry.groups):
-        group = registry.groups[name]
+    for name, group in sorted(registry.groups.items()):
         up.add_metric([name, group.kind.value], group.state is not BrokerState.NRW)
     yield up
-    delay_groups = {name: registry.delay_groups[name] for name in _shown(registry.delay_groups)}
-    epochs = {name: group.record.epoch for name, group in delay_groups.items()}
+    epochs = {name: group.record.epoch for name, group in sorted(registry.delay_groups.items())}
     yield gauges("meta_epoch", "Epoch.", "group", epochs)
     elections = CounterMetricFamily(
         "delaywheel_meta_elections",
         "Elections and handovers that no operator asked for.",
         labels=["group", "reason"],
     )
-    for name in delay_groups:
+    for name in epochs:
         for kind in ELECTION_KINDS:
             elections.add_metric([name, kind], parts.handlers.group_changes.begun[name, kind])
     yield elections
-    versions = {name: registry.controls[name].version for name in _shown(registry.controls)}
+    versions = {name: row.version for name, row in sorted(registry.controls.items())}
     yield gauges("meta_controls_version", "Counted up by changes.", "cluster", versions)
 
 
 def _lower(counts: dict[str, int]) -> dict[str, int]:
     return {label.lower(): count for label, count in sorted(counts.items())}
-
-
-def _shown(names: Iterable[str]) -> list[str]:
-    return sorted(names)[:GROUPS_SHOWN_MAX]

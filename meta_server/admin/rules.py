@@ -242,7 +242,7 @@ def set_broker(parts: Parts, key: BrokerKey, known: Broker | None, wanted: Broke
         _check_kind(registry, key.group, role)
         check_room("brokers", registry.brokers, _BROKERS_MAX, [broker])
     check_place(registry, _kind_of(role), *addresses_of(broker))
-    other = registry.brokers_at.get((broker.hostname, broker.serve_port))
+    other = registry.claimed(Broker, (broker.hostname, broker.serve_port))
     if other is not None and other is not known:
         raise StateError(
             f"{broker.hostname}:{broker.serve_port} is entered as {other.role.name} "

@@ -266,7 +266,7 @@ def acquire(registry: Registry, request: requests.AcquireMeta) -> requests.Acqui
 
     QMQ's brokers do not start then.
     """
-    broker = registry.brokers_at.get((request.hostname, request.serve_port))
+    broker = registry.claimed(Broker, (request.hostname, request.serve_port))
     if broker is None:
         broker = _by_address(registry, request)
     source_roles = _COPIED_FROM.get(broker.role)

@@ -109,19 +109,14 @@ class Heard(NamedTuple):
     noted_at: float = 0.0
     """Time at which its end was stored last."""
 
-    @property
-    def stands(self) -> Stands:
-        """Its standing to its master, or as the master."""
-        return self.node.stands
-
     def could_vote(self, epoch: int, now: float) -> bool:
         """Return True if it may vote now, or hears a master of this epoch that may not send."""
-        hears_idle = self.stands.hears == epoch and not self.stands.hears_sender
-        return hears_idle or now - self.at >= self.stands.vote_in_s
+        hears_idle = self.node.stands.hears == epoch and not self.node.stands.hears_sender
+        return hears_idle or now - self.at >= self.node.stands.vote_in_s
 
     def blocked_s(self, now: float) -> float:
         """Return for how many seconds it lacks promises, as a master; 0 if it does not."""
-        lacks_s = self.stands.lacks_promises_s
+        lacks_s = self.node.stands.lacks_promises_s
         return 0.0 if lacks_s is None else now - self.at + lacks_s
 
 
@@ -201,7 +196,7 @@ class GroupState:
         """Return how fit a node is to be the master, and why it is not."""
         found, storage = self.heard.get(node), record.in_sync.get(node)
         is_other = storage is None or (found is not None and found.node.storage_uuid != storage)
-        stands, fault = Stands() if found is None else found.stands, self.clock_fault(node)
+        stands, fault = Stands() if found is None else found.node.stands, self.clock_fault(node)
         is_deposed = record.master is None and self.cause and self.cause.deposed == node
         times = sum(name == node and now - at <= ELECTED_S for name, at in self.elected)
         rows = (
@@ -256,10 +251,10 @@ class GroupState:
     def may_send(self, record: GroupRecord, *, now: float) -> bool:
         """Return True if the recorded master may send, as it says, or who hears it."""
         found = self._master(record)
-        if found is not None and now - found.at <= HEARD_LATELY_S and found.stands.may_send:
+        if found is not None and now - found.at <= HEARD_LATELY_S and found.node.stands.may_send:
             return True
         return any(
-            one.stands.hears == record.epoch and one.stands.hears_sender
+            one.node.stands.hears == record.epoch and one.node.stands.hears_sender
             for one in self._lately(record, now).values()
         )
 
@@ -301,11 +296,11 @@ class GroupState:
         # Before that nobody could be dropped, and who was started could not follow.
         began_s = now - self.began
         blocked_s = min(found.blocked_s(now), began_s)
-        is_alone = found.stands.hears_nobody and began_s >= BLOCKED_S
-        least_s = BLOCKED_ALONE_S if is_alone or found.stands.unfit else BLOCKED_S
+        is_alone = found.node.stands.hears_nobody and began_s >= BLOCKED_S
+        least_s = BLOCKED_ALONE_S if is_alone or found.node.stands.unfit else BLOCKED_S
         if blocked_s < least_s or now - self.changed_at < BLOCKED_AGAIN_S:
             return None
-        why = found.stands.unfit or "others have not promised to vote for nobody else"
+        why = found.node.stands.unfit or "others have not promised to vote for nobody else"
         sentence = f"{name} may not send since {blocked_s:.1f} s: {why}"
         return Begins(sentence, deposed=name, kind="blocked")
 
@@ -315,12 +310,12 @@ class GroupState:
         times = [self.began + SILENT_S, self.changed_at + BLOCKED_AGAIN_S]
         times += [one.at + HEARD_LATELY_S for one in self.heard.values()]
         # At this time one can vote: it is not behind it that something changes.
-        votes = [one.at + one.stands.vote_in_s for one in self.heard.values()]
+        votes = [one.at + one.node.stands.vote_in_s for one in self.heard.values()]
         times += [at for at in votes if at > now]
         if found is not None:
             times.append(found.at + SILENT_S)
-            if found.stands.lacks_promises_s is not None:
-                since = max(found.at - found.stands.lacks_promises_s, self.began)
+            if found.node.stands.lacks_promises_s is not None:
+                since = max(found.at - found.node.stands.lacks_promises_s, self.began)
                 times += [since + BLOCKED_ALONE_S, since + BLOCKED_S]
         return min((at + _BEHIND_S for at in times if at + _BEHIND_S > now), default=math.inf)
 
@@ -440,7 +435,7 @@ class GroupState:
         One that may not send could not: it is deposed.
         """
         found, asked = self._master(record), (self.wish.epoch, self.wish.why)
-        stands = Stands() if found is None else found.stands
+        stands = Stands() if found is None else found.node.stands
         why = stands.unfit if stands.lacks_promises_s is None else ""
         if not why or asked == (record.epoch, why):
             return None

@@ -40,8 +40,6 @@ class Registry:
         }
         self.groups: dict[str, model.BrokerGroup] = self._rows[model.BrokerGroup]
         self.brokers: dict[BrokerKey, model.Broker] = self._rows[model.Broker]
-        self.brokers_at: dict[tuple[str, int], model.Broker] = self._claims[model.Broker]
-        """Brokers by hostname and serve port."""
         self.subjects: dict[str, model.Subject] = self._rows[model.Subject]
         self.nodes: dict[NodeKey, model.DelayNode] = self._rows[model.DelayNode]
         self.delay_groups: dict[str, model.DelayGroup] = self._rows[model.DelayGroup]

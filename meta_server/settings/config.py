@@ -95,9 +95,6 @@ class ListenerConfig(ConnectionLimits):
     """Bytes of answers that one peer has not taken. At this many nothing more is read from it, and
     no route is pushed to it, until it takes some."""
 
-    unsent_bytes_max: int = constant(4 * MIB)
-    """Bytes of answers that one peer has not taken. Beyond this the connection is closed."""
-
     def __post_init__(self) -> None:
         """Refuse what is no address, and limits that no connection could live with."""
         parse_address(self.address)
@@ -266,11 +263,6 @@ class DelayConfig:
         parse_levels(self.levels)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingConfig(RoutingLimits):
-    """Which broker groups a subject gets."""
-
-
 class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set of one meta server."""
 
@@ -286,7 +278,7 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     registration: RegistrationConfig = msgspec.field(default_factory=RegistrationConfig)
     """Registrations."""
 
-    routing: RoutingConfig = msgspec.field(default_factory=RoutingConfig)
+    routing: RoutingLimits = msgspec.field(default_factory=RoutingLimits)
     """Which broker groups a subject gets."""
 
     delay: DelayConfig = msgspec.field(default_factory=DelayConfig)

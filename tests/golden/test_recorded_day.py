@@ -73,7 +73,8 @@ from delay_protocol.nodes.registration import (
     encode_node_register,
 )
 from delay_protocol.wire.frames import VERSION, Frame, FrameDecoder, encode_request
-from meta_server.settings.config import ListenerConfig, RegistrationConfig, RoutingConfig
+from meta_server.groups.routing import RoutingLimits
+from meta_server.settings.config import ListenerConfig, RegistrationConfig
 from tests.kit.operator import OperationRefusedError, Operator
 from tests.kit.virtual_time import run_in_virtual_time, virtual_time
 from tests.meta_server.meta_rig import World, make_config, node, uuid
@@ -182,7 +183,7 @@ class Day:
             # When a silent connection ends is drawn at random.
             listener=ListenerConfig(idle_seconds_max=100_000),
             registration=RegistrationConfig(**registration),
-            routing=RoutingConfig(**self._settings.get("routing", {})),
+            routing=RoutingLimits(**self._settings.get("routing", {})),
         )
         serving = self._world.serving(config, kill=self._settings.get("killed", False))
         self._operator = Operator(await self._serving.enter_async_context(serving))

@@ -12,6 +12,7 @@ import trio
 from delay_protocol.meta.requests import BrokerState
 from delay_transport.seams.runtime import Address, format_address, parse_address
 from meta_server.admin.parts import Parts, Plan, Planned
+from meta_server.groups.routing import RoutingLimits
 from meta_server.known import model
 from meta_server.known.errors import StoreError
 from meta_server.known.registry import Registry
@@ -22,7 +23,6 @@ from meta_server.settings.config import (
     MetaServerConfig,
     NodeConfig,
     RegistrationConfig,
-    RoutingConfig,
 )
 from tests.kit.plans import put
 from tests.meta_server.memory_store import MemoryRecordFile
@@ -149,7 +149,7 @@ class SimMeta:
             node=NodeConfig(data_dir=Path("unused"), stop_ms_max=500),
             listener=ListenerConfig(address=format_address(META)),
             registration=RegistrationConfig(groups="open", node_again_ms=shape.choice(_AGAIN_MS)),
-            routing=RoutingConfig(groups_per_subject=shape.choice((1, 2))),
+            routing=RoutingLimits(groups_per_subject=shape.choice((1, 2))),
         )
         self.node = SimNode(
             "meta",

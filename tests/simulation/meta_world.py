@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRole, BrokerState, ClientType
 from meta_server.admin.parts import Parts, Plan, Planned
+from meta_server.groups.routing import RoutingLimits
 from meta_server.known import model
 from meta_server.known.errors import StoreError
 from meta_server.server import MetaServer, serve
@@ -33,7 +34,6 @@ from meta_server.settings.config import (
     NodeConfig,
     PushConfig,
     RegistrationConfig,
-    RoutingConfig,
 )
 from tests.fuzz.corpus import read_corpus
 from tests.meta_server.memory_store import MemoryRecordFile
@@ -848,7 +848,7 @@ def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
     registration = RegistrationConfig(groups="open")
     push = PushConfig(gather_ms=chance.choice((0, 50, 50, 500)))
     listener = ListenerConfig(address=f"{META[0]}:{META[1]}")
-    routing = RoutingConfig(
+    routing = RoutingLimits(
         delay_groups_per_subject=chance.choice((1, 2, 2, 3)),
         groups_per_subject=chance.choice((1, 2, 2)),
     )

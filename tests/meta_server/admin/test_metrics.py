@@ -1,8 +1,6 @@
 """What is counted is shown under names that stay."""
 
-from delay_protocol.meta.requests import BrokerState
-from meta_server.admin.metrics import GROUPS_SHOWN_MAX, take
-from meta_server.known.model import BrokerGroup, GroupKind, Save
+from meta_server.admin.metrics import take
 from meta_server.server import MetaServer
 from tests.kit.operator import Operator
 from tests.meta_server.meta_rig import World, broker, node
@@ -62,19 +60,3 @@ async def test_everything_is_shown_and_counted(world: World, server: MetaServer)
         ('meta_requests_refused_total{command="client_register"}', 1),
     ):
         assert found[f"delaywheel_{name}"] == value
-
-
-async def test_many_groups_do_not_make_many_labels(server: MetaServer) -> None:
-    server.registry.apply(
-        [
-            Save(
-                BrokerGroup(
-                    name=f"g{number}", kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW
-                )
-            )
-            for number in range(GROUPS_SHOWN_MAX + 20)
-        ]
-    )
-    text = take(server.observe()).render().decode()
-    assert text.count("meta_group_up{") == GROUPS_SHOWN_MAX
-    assert f'meta_groups{{state="rw"}} {GROUPS_SHOWN_MAX + 20}.0' in text

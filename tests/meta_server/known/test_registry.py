@@ -126,7 +126,9 @@ def test_a_broker_that_moved_is_found_in_its_new_group_only() -> None:
     registry = Registry(model.Contents())
     moved = model.Save(replace(BROKER, group="g2"))
     registry.apply([model.Save(BROKER), model.Remove(BROKER), moved])
-    assert registry.brokers_at["h", 1].group == "g2"
+    found = registry.claimed(model.Broker, ("h", 1))
+    assert found is not None
+    assert found.group == "g2"
     assert registry.brokers_in("g1") == ()
     assert registry.broker_with_role("g2", BrokerRole.SLAVE, BrokerRole.MASTER) is not None
     assert registry.broker_with_role("g2", BrokerRole.SLAVE) is None

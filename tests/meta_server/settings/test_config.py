@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from delay_transport.settings import settings_file
+from meta_server.groups.routing import RoutingLimits
 from meta_server.settings.config import (
     AuditConfig,
     DelayConfig,
@@ -13,7 +14,6 @@ from meta_server.settings.config import (
     MetaServerConfig,
     NodeConfig,
     RegistrationConfig,
-    RoutingConfig,
     StoreConfig,
 )
 
@@ -46,8 +46,8 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (DelayConfig, {"levels": ""}),
         (DelayConfig, {"levels": "1s 2w"}),
         (DelayConfig, {"levels": "1s " * 1000}),
-        (RoutingConfig, {"groups_per_subject": 0}),
-        (RoutingConfig, {"delay_groups_per_subject": 0}),
+        (RoutingLimits, {"groups_per_subject": 0}),
+        (RoutingLimits, {"delay_groups_per_subject": 0}),
         (HttpConfig, {"address": "x"}),
         (HttpConfig, {"connections_max": 0}),
         (AuditConfig, {"keep_ms": 0}),
