@@ -43,9 +43,9 @@ def run(config: MetaServerConfig) -> None:
 
 async def _run_process(config: MetaServerConfig) -> None:
     runtime = system_runtime()
-    settings = config.store.settings(config.node.data_dir)
+    url = config.store.url_in(config.node.data_dir)
 
-    open_it = partial(open_store, settings, chance=runtime.chance)
+    open_it = partial(open_store, url, chance=runtime.chance)
     record_file = record_document(DirectoryDisk(config.node.data_dir))
     server = MetaServer(config, runtime, open_it, record_file)
     stop = trio.Event()

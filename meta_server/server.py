@@ -225,7 +225,7 @@ class MetaServer:
             # A clock that is set ahead makes no entry older.
             passed_ms = int((trio.current_time() - began_at) * 1000)
             now_ms = min(clock.now_ms(), began_ms + passed_ms)
-            await self._commit(model.ForgetAudit(now_ms - config.audit.keep_ms))
+            await self._commit(model.ForgetAudit(now_ms - config.store.audit_keep_ms))
             with suppress(MetaServerError):
                 await clean_routes(self.parts)
 

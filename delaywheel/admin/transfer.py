@@ -68,21 +68,22 @@ def _opened(url: str, *, is_there: bool) -> "Iterator[SqlStore]":
     """Open a store of which no meta server has the file; is_there: none is made."""
     import random
 
-    from meta_server.sql.databases import DatabaseSettings
+    from meta_server.sql.databases import file_of, read_url
     from meta_server.sql.store import open_store
     from storage.disk.disk import DirectoryDisk, make_private_directory
 
     try:
-        settings = DatabaseSettings(url=url)
+        store_url = read_url(url)
     except ValueError as error:
         raise click.UsageError(f"--store: {error}") from error
     with contextlib.ExitStack() as opened:
-        if settings.file is not None:
-            if is_there and not settings.file.exists():
-                raise Failure(f"there is no store at {settings.file}", ExitCode.USAGE)
-            directory = settings.file.parent
+        file = file_of(store_url)
+        if file is not None:
+            if is_there and not file.exists():
+                raise Failure(f"there is no store at {file}", ExitCode.USAGE)
+            directory = file.parent
             if not directory.exists():
                 make_private_directory(directory, group_may_read=False, own=())
             opened.enter_context(DirectoryDisk(directory).lock("lock"))
-        store = open_store(settings, chance=random.SystemRandom())
+        store = open_store(store_url, chance=random.SystemRandom())
         yield opened.enter_context(contextlib.closing(store))

@@ -38,13 +38,14 @@ def meta_server(
     from meta_server.known.record_file import RECORDS_PATH
     from meta_server.process import run
     from meta_server.settings.config import MetaServerConfig
+    from meta_server.sql.databases import file_of
     from storage.disk.disk import DirectoryDisk, make_private_directory
 
     reader = SettingsReader(MetaServerConfig)
     config = reader.load(config_file, [*spelled_out(_SHORT, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
     data, group_may_read = config.node.data_dir, config.node.group_may_read
-    file = config.store.settings(data).file
+    file = file_of(config.store.url_in(data))
     own = {"meta.db", RECORDS_PATH} | ({file.name} if file else set())
     with contextlib.ExitStack() as locked:
         for directory in dict.fromkeys((data, file.parent if file else data)):

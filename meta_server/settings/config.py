@@ -19,7 +19,7 @@ from delay_transport.seams.runtime import parse_address, parse_peer_address
 from delay_transport.settings.http_port import HttpPort
 from delay_transport.settings.sections import LogConfig, part_of, require_at_least
 from meta_server.groups.routing import RoutingLimits
-from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.databases import StoreUrl, file_of, read_url
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -54,13 +54,19 @@ class StoreConfig:
     """`sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`. Empty: a SQLite
     file `meta.db` in the data directory."""
 
-    def __post_init__(self) -> None:
-        """Refuse what the store refuses."""
-        self.settings(Path("data"))
+    audit_keep_ms: int = 400 * 24 * 3_600_000
+    """Milliseconds for which an entry of the audit is kept: 500 bytes on disk for a change of a
+    route, 2 KiB for a delay server that registers. A clock that is set ahead while the server runs
+    makes no entry older."""
 
-    def settings(self, data_dir: Path) -> DatabaseSettings:
-        """Return what the store is opened with."""
-        return DatabaseSettings(url=self.url or f"sqlite:///{data_dir / 'meta.db'}")
+    def __post_init__(self) -> None:
+        """Refuse what the store refuses, and what would keep nothing."""
+        self.url_in(Path("data"))
+        require_at_least(self, 3_600_000, "audit_keep_ms")
+
+    def url_in(self, data_dir: Path) -> StoreUrl:
+        """Return where the store is opened."""
+        return read_url(self.url or f"sqlite:///{data_dir / 'meta.db'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,20 +242,6 @@ class AdminConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditConfig:
-    """The age up to which entries of the audit are kept."""
-
-    keep_ms: int = 400 * 24 * 3_600_000
-    """Milliseconds for which an entry is kept: 500 bytes on disk for a change of a route, 2 KiB for
-    a delay server that registers. A clock that is set ahead while the server runs makes no entry
-    older."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would keep nothing."""
-        require_at_least(self, 3_600_000, "keep_ms")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayConfig:
     """The delays that clients are told."""
 
@@ -270,7 +262,7 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The data directory."""
 
     store: StoreConfig = msgspec.field(default_factory=StoreConfig)
-    """The database."""
+    """The database, and how long it keeps the audit."""
 
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
     """The listener."""
@@ -293,9 +285,6 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """Administration."""
 
-    audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
-    """The age up to which entries of the audit are kept."""
-
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """The log of the process."""
 
@@ -308,7 +297,7 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def is_alone(self) -> bool:
         """True if no other meta server can use the store."""
-        return self.store.settings(Path()).file is not None
+        return file_of(self.store.url_in(Path())) is not None
 
     @property
     def exposures(self) -> dict[str, str]:

@@ -12,12 +12,11 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
 from sqlalchemy.pool import QueuePool
 
@@ -36,38 +35,33 @@ _CONNECT_S: Final = 5
 """To wait for a connection to a server."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseSettings:
-    """The URL of the store, and time-outs."""
+StoreUrl = URL
+"""Where a store is; whoever has one needs to know nothing else of SQL."""
 
-    url: str
-    """`sqlite:///PATH` or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`."""
+STATEMENT_MS_MAX: Final = 10_000
+"""Milliseconds that a statement may take, waiting for other writers included. A change that waits
+longer is refused; known routes are served all the while."""
 
-    statement_ms_max: int = 10_000
-    """Milliseconds that a statement may take, waiting for other writers included. A change that
-    waits longer is refused; known routes are served all the while."""
 
-    def __post_init__(self) -> None:
-        """Refuse what is no database we know, ."""
-        try:
-            url = make_url(self.url)
-        except ArgumentError:
-            # Not quoted: there may be a password in it.
-            raise ValueError(
-                "url is no database URL: sqlite:///PATH or postgresql+psycopg://…"
-            ) from None
-        if url.drivername not in _KINDS:
-            raise ValueError(f"url names {url.drivername}, but a store is one of {sorted(_KINDS)}")
-        if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
-            raise ValueError("url names no file; a store cannot be in memory only")
+def read_url(text: str) -> URL:
+    """Return the URL of a store; raise ValueError for what is no database we know."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        # Not quoted: there may be a password in it.
+        raise ValueError(
+            "url is no database URL: sqlite:///PATH or postgresql+psycopg://…"
+        ) from None
+    if url.drivername not in _KINDS:
+        raise ValueError(f"url names {url.drivername}, but a store is one of {sorted(_KINDS)}")
+    if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise ValueError("url names no file; a store cannot be in memory only")
+    return url
 
-    @property
-    def file(self) -> Path | None:
-        """The store's file; None where there is a database server."""
-        url = make_url(self.url)
-        if url.get_backend_name() != "sqlite":
-            return None
-        return Path(url.database or "")
+
+def file_of(url: URL) -> Path | None:
+    """Return the file of a store; None where there is a database server."""
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
 class Database(ABC):
@@ -143,13 +137,13 @@ class Database(ABC):
         )
 
 
-def open_database(settings: DatabaseSettings) -> Database:
-    """Return the database that the settings name; nothing is connected to yet.
+def open_database(url: URL, *, statement_ms: int) -> Database:
+    """Return the database of a URL; nothing is connected to yet.
 
     Raises StoreUnusableError where its driver is not installed.
     """
     try:
-        return _KINDS[make_url(settings.url).drivername](settings)
+        return _KINDS[url.drivername](url, statement_ms)
     except ImportError as error:
         raise errors.StoreUnusableError(
             f"the database's driver is missing ({error}): install the extra `postgresql` into this "
@@ -169,9 +163,9 @@ class SqliteDatabase(Database):
     whoever opens it has locked its directory.
     """
 
-    def __init__(self, settings: DatabaseSettings) -> None:
-        self._path = os.path.abspath(make_url(settings.url).database or "")
-        self._wait_ms = settings.statement_ms_max
+    def __init__(self, url: URL, statement_ms: int) -> None:
+        self._path = os.path.abspath(url.database or "")
+        self._wait_ms = statement_ms
         self._may_make = True
         super().__init__(
             create_engine(
@@ -275,11 +269,10 @@ listed (full, read-only, locked, I/O) may pass."""
 class PostgresqlDatabase(Database):
     """A server. Other meta servers may be using it at the same time."""
 
-    def __init__(self, settings: DatabaseSettings) -> None:
-        statement_ms = settings.statement_ms_max
+    def __init__(self, url: URL, statement_ms: int) -> None:
         super().__init__(
             create_engine(
-                make_url(settings.url),
+                url,
                 pool_size=1,
                 max_overflow=0,
                 # A connection that died while nothing was asked is replaced, not reported.
@@ -335,7 +328,7 @@ _SQLSTATE_FAULTS: Final[dict[str, type[errors.StoreError]]] = {
 """By SQLSTATE, or its class. 42 is a table or column that is not there, but for 42501, a right that
 is missing; whatever is not listed (connection, resources, shutting down, read-only) may pass."""
 
-_KINDS: Final[dict[str, Callable[[DatabaseSettings], Database]]] = {
+_KINDS: Final[dict[str, Callable[[URL, int], Database]]] = {
     "sqlite": SqliteDatabase,
     "postgresql+psycopg": PostgresqlDatabase,
 }

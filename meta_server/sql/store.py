@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Connection, Executable, bindparam, delete, insert, select, update
+from sqlalchemy import URL, Connection, Executable, bindparam, delete, insert, select, update
 
 from meta_server.known import model
 from meta_server.known.errors import ConflictError, StoreUnusableError
-from meta_server.sql.databases import Database, DatabaseSettings, open_database
+from meta_server.sql.databases import STATEMENT_MS_MAX, Database, open_database
 from meta_server.sql.tables import AUDIT, ROW, STORE, make_tables, store_of
 
 Values = dict[str, Any]
@@ -33,13 +33,15 @@ _NAMED_MAX: Final = 5
 """Keys that the sentence of a conflict names at most."""
 
 
-def open_store(settings: DatabaseSettings, *, chance: random.Random) -> "SqlStore":
+def open_store(
+    url: URL, *, chance: random.Random, statement_ms: int = STATEMENT_MS_MAX
+) -> "SqlStore":
     """Return the store, looked through for damage, its tables made if there are none.
 
     chance: names a store that is new. Raises StoreUnavailableError,
     StoreUnusableError, OtherSchemaError.
     """
-    database = open_database(settings)
+    database = open_database(url, statement_ms=statement_ms)
     store_uuid = UUID(int=chance.getrandbits(128), version=4)
     try:
         with database.begin(alone=True) as connection:

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known import model
 from meta_server.known.errors import ConflictError
-from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.databases import read_url
 from meta_server.sql.store import SqlStore, open_store
 
 
 def _open(url: str) -> SqlStore:
-    return open_store(DatabaseSettings(url=url), chance=random.Random(0))
+    return open_store(read_url(url), chance=random.Random(0))
 
 
 def _say(*words: object) -> None:

@@ -12,7 +12,7 @@ from delay_transport.seams.runtime import Runtime, TcpNetwork, ThreadExecutor
 from meta_server.known import model
 from meta_server.known.errors import StoreUnavailableError
 from meta_server.server import MetaServer, serve
-from meta_server.settings.config import AuditConfig, ListenerConfig
+from meta_server.settings.config import ListenerConfig, StoreConfig
 from tests.meta_server.memory_store import Medium, MemoryRecordFile, MemoryStore
 from tests.meta_server.meta_rig import World, broker, make_config, names, state_of, until
 from tests.simulation.clock import event_clock
@@ -187,7 +187,7 @@ async def test_the_same_questions_get_the_same_answers_before_and_after_a_kill()
 
 HOUR_S = 3600
 DAY_MS = 24 * 3_600_000
-SETTINGS = AuditConfig(keep_ms=10 * DAY_MS)
+SETTINGS = StoreConfig(audit_keep_ms=10 * DAY_MS)
 ENTRY = model.AuditEntry(at_ms=0, actor="ops", action="route.set", target="a")
 
 
@@ -209,7 +209,7 @@ def ages(world: World) -> list[float]:
 async def test_what_is_older_than_it_may_be_is_forgotten_wherever_it_stands() -> None:
     world = World()
     fill(world, 9.9, 11, 3, 30, 10.1, 1)
-    async with world.serving(make_config(audit=SETTINGS)):
+    async with world.serving(make_config(store=SETTINGS)):
         await trio.sleep(HOUR_S + 10)
         assert ages(world) == [9.94, 3.04, 1.04]
         # The first of them is of 10 days in 1.4 hours.
@@ -222,7 +222,7 @@ async def test_what_is_older_than_it_may_be_is_forgotten_wherever_it_stands() ->
 async def test_a_clock_that_is_set_ahead_makes_nothing_older() -> None:
     world = World()
     fill(world, 1, 9)
-    async with world.serving(make_config(audit=SETTINGS)):
+    async with world.serving(make_config(store=SETTINGS)):
         for step in (1000, -2000):
             world.clock.step(step * DAY_MS)
             await trio.sleep(3 * HOUR_S)
@@ -231,7 +231,7 @@ async def test_a_clock_that_is_set_ahead_makes_nothing_older() -> None:
 
 async def test_a_store_that_fails_is_asked_again_later_and_nothing_else_is_lost() -> None:
     world = World()
-    async with world.serving(make_config(audit=SETTINGS)) as server:
+    async with world.serving(make_config(store=SETTINGS)) as server:
         fill(world, 20, 1)
         await trio.sleep(HOUR_S - 10)
         world.medium.is_down = True

@@ -28,7 +28,7 @@ from delay_protocol.meta.requests import (
     encode_client_register,
 )
 from meta_server.known.model import Broker, Change, Save
-from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.databases import read_url
 from meta_server.sql.store import open_store
 from tests.ports import closed_port
 from tests.processes.real_processes import (
@@ -77,8 +77,8 @@ class Site:
 
     def store(self, *changes: Change) -> None:
         """Change rows, as an operator does; the meta server is down."""
-        settings = DatabaseSettings(url=f"sqlite:///{self.data / 'meta.db'}", statement_ms_max=5000)
-        store = open_store(settings, chance=random.Random(1))
+        url = read_url(f"sqlite:///{self.data / 'meta.db'}")
+        store = open_store(url, chance=random.Random(1), statement_ms=5000)
         store.commit(changes)
         store.close()
 

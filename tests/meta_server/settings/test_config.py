@@ -7,7 +7,6 @@ import pytest
 from delay_transport.settings import settings_file
 from meta_server.groups.routing import RoutingLimits
 from meta_server.settings.config import (
-    AuditConfig,
     DelayConfig,
     HttpConfig,
     ListenerConfig,
@@ -50,7 +49,7 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (RoutingLimits, {"delay_groups_per_subject": 0}),
         (HttpConfig, {"address": "x"}),
         (HttpConfig, {"connections_max": 0}),
-        (AuditConfig, {"keep_ms": 0}),
+        (StoreConfig, {"audit_keep_ms": 0}),
     ],
 )
 def test_what_nobody_could_live_with_is_refused_by_name(
@@ -63,11 +62,11 @@ def test_what_nobody_could_live_with_is_refused_by_name(
 
 
 def test_the_store_is_a_file_in_the_data_directory_unless_said_otherwise() -> None:
-    assert StoreConfig().settings(Path("/data/m")).url == "sqlite:////data/m/meta.db"
+    assert str(StoreConfig().url_in(Path("/data/m"))) == "sqlite:////data/m/meta.db"
     url = "postgresql+psycopg://u:p@h:5432/n"
-    assert StoreConfig(url=url).settings(Path("d")).url == url
+    assert StoreConfig(url=url).url_in(Path("d")).render_as_string(hide_password=False) == url
 
 
 def test_all_sections_but_none_else_are_listed() -> None:
-    names = "node store listener registration routing delay http admin audit log"
+    names = "node store listener registration routing delay http admin log"
     assert list(settings_file.sections(MetaServerConfig)) == names.split()

@@ -33,7 +33,7 @@ from meta_server.known.errors import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from meta_server.sql.databases import DatabaseSettings, open_database
+from meta_server.sql.databases import open_database, read_url
 from meta_server.sql.store import SqlStore, open_store
 from meta_server.sql.tables import AUDIT, ROW, SCHEMA, STORE
 from tests.meta_server.memory_store import Medium, MemoryStore
@@ -56,12 +56,9 @@ class Place:
     server: PrivatePostgresql | None = None
     database: str = ""
 
-    def settings(self, **changed: int) -> DatabaseSettings:
-        return DatabaseSettings(url=self.url, **changed)
-
     def open(self, *, seed: int = 0, **changed: int) -> SqlStore:
         chance = random.Random(seed)
-        return open_store(self.settings(**changed), chance=chance)
+        return open_store(read_url(self.url), chance=chance, **changed)
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement behind the store's back."""
@@ -498,7 +495,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_was_told_is_durable(place
 
 @on_both
 def test_a_writer_that_waits_too_long_for_another_one_is_told_so(place: Place) -> None:
-    with closing(place.open()) as holder, closing(place.open(statement_ms_max=200)) as store:
+    with closing(place.open()) as holder, closing(place.open(statement_ms=200)) as store:
         holder.commit([model.Save(SUBJECT)])
         with holder._begin() as connection:
             connection.execute(text("UPDATE row SET body = 'held'"))
@@ -714,9 +711,9 @@ def test_a_database_that_is_not_there_or_cannot_hold_every_letter_is_refused(
             ("missing", StoreUnavailableError, "does not exist"),
             (name, StoreUnusableError, "LATIN1"),
         ):
-            settings = DatabaseSettings(url=postgresql.url(database))
+            url = read_url(postgresql.url(database))
             with pytest.raises(error, match=said):
-                open_store(settings, chance=random.Random(0))
+                open_store(url, chance=random.Random(0))
 
 
 @pytest.mark.process
@@ -760,7 +757,7 @@ def test_two_commits_that_lock_each_other_out_end_with_a_conflict_of_one(
 )
 def test_what_names_no_store_is_refused(url: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        DatabaseSettings(url=url)
+        read_url(url)
 
 
 def test_a_driver_that_is_not_installed_is_named_with_what_to_install(
@@ -768,17 +765,17 @@ def test_a_driver_that_is_not_installed_is_named_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreUnusableError, match=r"pip install 'psycopg\[binary\]>=3.3'"):
-        open_database(DatabaseSettings(url="postgresql+psycopg://h/x"))
+        open_database(read_url("postgresql+psycopg://h/x"), statement_ms=1)
 
 
 def test_a_password_is_in_no_error() -> None:
-    reachable_by_nobody = DatabaseSettings(url="postgresql+psycopg://user:secret@127.0.0.1:1/x")
+    reachable_by_nobody = read_url("postgresql+psycopg://user:secret@127.0.0.1:1/x")
     with pytest.raises(StoreUnavailableError) as refused:
         open_store(reachable_by_nobody, chance=random.Random(0))
     assert "secret" not in str(refused.value)
     for url in ("mysql://user:secret@h/x", "user:secret@h"):
         with pytest.raises(ValueError, match="url") as unknown:
-            DatabaseSettings(url=url)
+            read_url(url)
         assert "secret" not in str(unknown.value)
 
 
@@ -800,7 +797,7 @@ def test_a_store_of_another_version_is_refused_and_left_as_it_is(
 
 def tables_of(place: Place) -> list[str]:
     with (
-        closing(open_database(place.settings())) as database,
+        closing(open_database(read_url(place.url), statement_ms=1000)) as database,
         database.begin(reads=True) as connection,
     ):
         return inspect(connection).get_table_names()
