@@ -30,10 +30,8 @@ from meta_server.known.record_file import RecordedStore, RecordFile
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
-from meta_server.wire.clients import ClientRoutes
 from meta_server.wire.dispatch import Context
 from meta_server.wire.handlers import Handlers
-from meta_server.wire.pushes import Pusher
 from meta_server.wire.sessions import Sessions
 from meta_server.wire.silence import SilenceWatch
 from meta_server.wire.timestamps import Timestamps
@@ -113,7 +111,6 @@ class MetaServer:
             silence=self.silence,
             credentials=self.credentials,
             handlers=self.handlers,
-            pusher=self.pusher,
         )
 
     def _wire_keeping(self, limits: RegistrationConfig) -> None:
@@ -132,9 +129,8 @@ class MetaServer:
 
     def _wire_answering(self, limits: RegistrationConfig) -> None:
         """Wire what answers, pushes, and tells delay servers their controls."""
-        config = self.config
         context = Context(
-            config=config,
+            config=self.config,
             clock=self.runtime.clock,
             registry=self.registry,
             committer=self.committer,
@@ -143,21 +139,12 @@ class MetaServer:
             credentials=self.credentials,
             held=HeldRequests(hold_s=HOLD_S),
         )
-        routes = ClientRoutes(context, self.timestamps)
-        self.pusher = Pusher(
-            sessions=context.sessions,
-            answer=routes.answer,
-            timestamp=routes.timestamp,
-            limits=config.push,
-            unsent_bytes_max=config.listener.unsent_bytes_pause,
-        )
         self.set_backs = SetBacks(
             self.registry, unproven=self.store.unproven, groups_max=limits.groups_max
         )
         self.handlers = Handlers(
             context,
-            routes=routes,
-            pusher=self.pusher,
+            timestamps=self.timestamps,
             controls=CurrentControls(self.registry, store_uuid=lambda: self.store.uuid),
             set_backs=self.set_backs,
         )
@@ -191,16 +178,16 @@ class MetaServer:
             row.name for row in routing if isinstance(row, model.Route) and not row.is_prefix
         ]
         if len(subjects) < len(routing):
-            self.pusher.changed()
+            self.handlers.pusher.changed()
         elif subjects:
-            self.pusher.changed(subjects)
+            self.handlers.pusher.changed(subjects)
 
     def _loaded_anew(self) -> None:
         self.timestamps.raise_ceiling(self.registry.timestamp_ms)
         self.handlers.group_changes.loaded_anew()
         self.handlers.receivers.loaded_anew()
         self.handlers.held.changed()
-        self.pusher.changed()
+        self.handlers.pusher.changed()
 
     # -- tasks -------------------------------------------------------------------------------
 
@@ -289,7 +276,7 @@ async def serve(
             nursery.start_soon(server.committer.run)
             await nursery.start(server.keep_timestamps)
             # Tell who is connected, notice who is not.
-            nursery.start_soon(server.pusher.run)
+            nursery.start_soon(server.handlers.pusher.run)
             nursery.start_soon(server.handlers.group_changes.run)
             nursery.start_soon(server.handlers.held.run)
             nursery.start_soon(server.handlers.dispatcher.run)

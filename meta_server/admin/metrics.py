@@ -59,7 +59,7 @@ def _of_requests(parts: Parts) -> Iterator[Metric]:
     yield counters("meta_admin_denied", "Turned away.", "reason", _lower(access.policy.denied))
     yield gauge("meta_admin_requests", "Worked on now.", access.busy)
     yield gauge("meta_requests_waiting", "Waiting for the store.", parts.committer.waiting)
-    counts = parts.pusher.counts
+    counts = parts.handlers.pusher.counts
     yield gauge("meta_subscriptions", "Routes kept up to date.", parts.handlers.sessions.uses)
     yield counter("meta_subscriptions_unkept", "One too many.", counts.unkept)
     yield counter("meta_pushes", "Routes pushed.", counts.pushes)

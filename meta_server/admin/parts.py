@@ -21,7 +21,6 @@ from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig
 from meta_server.wire.handlers import Handlers
-from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
 
 
@@ -42,7 +41,6 @@ class Parts:
     silence: SilenceWatch
     credentials: Credentials
     handlers: Handlers
-    pusher: Pusher
     observe: Callable[[], "Observed"]
     changes: Counter[str] = field(default_factory=Counter)
     """Changes of administrators that are stored, by action."""

@@ -132,10 +132,8 @@ class Committer:
         if not intents:
             return
         self._storing = len(intents)
-        try:
-            await self._commit(intents, changes)
-        finally:
-            self._storing = 0
+        await self._commit(intents, changes)
+        self._storing = 0
 
     async def _commit(self, intents: Sequence[Intent], changes: Sequence[model.Change]) -> None:
         """Store and apply what is planned, and end it."""

@@ -95,7 +95,7 @@ class SqlStore:
             query = query.where(AUDIT.c.number < before)
         with self._begin(reads=True) as connection:
             return tuple(
-                model.AuditRow(number=number, entry=_decoded(_ENTRY, "audit", body))
+                model.AuditRow(number=number, entry=_decoded(ENTRY, "audit", body))
                 for number, body in connection.execute(query)
             )
 
@@ -141,12 +141,12 @@ def _make(connection: Connection, steps: Sequence[_Step]) -> None:
 
 # Rows as the database has them, and back.
 
-_DECODERS: Final = {kind.KIND: msgspec.json.Decoder(kind) for kind in model.KINDS}
-_ENTRY: Final = msgspec.json.Decoder(model.AuditEntry)
+DECODERS: Final = {kind.KIND: msgspec.json.Decoder(kind) for kind in model.KINDS}
+ENTRY: Final = msgspec.json.Decoder(model.AuditEntry)
 
 
 def _row(kind: str, key: str, version: str, body: str) -> model.Row:
-    decoder = _DECODERS.get(kind)
+    decoder = DECODERS.get(kind)
     if decoder is None:
         raise StoreUnusableError(f"a row of the store makes no sense: there is no kind {kind!a}")
     row: model.Row = _decoded(decoder, key, body)

@@ -17,6 +17,7 @@ import msgspec
 
 from meta_server.known import model
 from meta_server.known.errors import OtherSchemaError, StateError, StoreUnusableError
+from meta_server.sql.store import DECODERS, ENTRY
 from meta_server.sql.tables import SCHEMA
 
 _AUDIT: Final = "audit"
@@ -32,10 +33,6 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     kind: str = ""
     row: msgspec.Raw = msgspec.Raw()
     lines: int | None = None
-
-
-_DECODERS: Final = {kind.KIND: msgspec.json.Decoder(kind) for kind in model.KINDS}
-_ENTRY: Final = msgspec.json.Decoder(model.AuditEntry)
 
 
 def exported(store: model.MetaStore) -> Iterator[bytes]:
@@ -78,10 +75,10 @@ def _changes_of(lines: Iterable[bytes]) -> Iterator[model.Change]:
             if line.schema is not None:
                 yield model.RaiseTimestamp(line.timestamp_ms)
             elif line.kind == _AUDIT:
-                yield model.Audit(_ENTRY.decode(line.row))
-            elif line.kind in _DECODERS:
+                yield model.Audit(ENTRY.decode(line.row))
+            elif line.kind in DECODERS:
                 # It is added, whatever its version is.
-                yield model.Save(_DECODERS[line.kind].decode(line.row), over=None)
+                yield model.Save(DECODERS[line.kind].decode(line.row), over=None)
             elif not is_whole:
                 raise StoreUnusableError(f"line {number + 1}: there is no kind {line.kind!a}")
     except msgspec.DecodeError as error:

@@ -15,6 +15,7 @@ from meta_server.wire.group_changes import GroupChanges
 from meta_server.wire.nodes import Challenges, Nodes
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.receivers import Receivers
+from meta_server.wire.timestamps import Timestamps
 from meta_server.wire.votes import Votes, Watches
 
 
@@ -25,11 +26,18 @@ class Handlers:
         self,
         context: Context,
         *,
-        routes: ClientRoutes,
-        pusher: Pusher,
+        timestamps: Timestamps,
         controls: CurrentControls,
         set_backs: SetBacks,
     ) -> None:
+        routes, config = ClientRoutes(context, timestamps), context.config
+        self.pusher = Pusher(
+            sessions=context.sessions,
+            answer=routes.answer,
+            timestamp=routes.timestamp,
+            limits=config.push,
+            unsent_bytes_max=config.listener.unsent_bytes_pause,
+        )
         self.sessions = context.sessions
         self.held = context.held
         self.dispatcher = Dispatcher(context)
@@ -37,7 +45,7 @@ class Handlers:
         self.receivers = Receivers(context, self.admission)
         self.group_changes = GroupChanges(context, set_backs, controls)
         self.dispatcher.families = {
-            CommandCode.CLIENT_REGISTER: Clients(context, routes, pusher),
+            CommandCode.CLIENT_REGISTER: Clients(context, routes, self.pusher),
             CommandCode.BROKER_ACQUIRE_META: Identities(context),
             CommandCode.BROKER_REGISTER: Brokers(context, self.admission),
             CommandCode.RECEIVER_REGISTER: self.receivers,

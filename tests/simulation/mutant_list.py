@@ -1428,7 +1428,7 @@ META = {
     },
     "8 pushes": {
         # Connected clients are told of a change at once.
-        "no pushes": mutant(drop("MetaServer._changed", "self.pusher.changed()"), seed=3),
+        "no pushes": mutant(drop("MetaServer._changed", "self.handlers.pusher.changed()"), seed=3),
         # A client is pushed only what it was not told yet.
         "pushes without news": mutant(
             swap("Pusher._push_if_news", "answer.signature != subscription.sent", "True"), seed=1
@@ -1885,7 +1885,11 @@ CLUSTER = {
     "8 telling": {
         # When a group changes, or a setting, all are looked at whom it may concern.
         "pushes of single routes only": mutant(
-            swap("MetaServer._changed", "self.pusher.changed()", "self.pusher.changed([])"),
+            swap(
+                "MetaServer._changed",
+                "self.handlers.pusher.changed()",
+                "self.handlers.pusher.changed([])",
+            ),
             test="meta_server/admin/test_api.py::"
             "test_a_prefix_route_reaches_those_without_a_route_of_their_own",
         ),

@@ -203,7 +203,7 @@ async def test_a_subject_that_could_not_be_stored_needs_a_place_when_its_route_i
         await until(lambda: not server.committer.is_stale)
         codes = [(await (await world.connect()).try_register(f"s{n}")).code for n in range(3)]
         await trio.sleep(5)
-        server.pusher.changed()
+        server.handlers.pusher.changed()
         await trio.sleep(5)
     # Its client had the first place, or comes too late.
     assert codes in ([0, 0, 0], [0, 0, 51])
