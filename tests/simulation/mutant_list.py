@@ -1344,6 +1344,15 @@ META = {
             ),
             test="meta_server/known/test_commits.py",
         ),
+        # What is about everything shares its commit with nobody.
+        "an operator's change shares a commit": mutant(
+            swap(
+                "Committer._plan_some",
+                "intent.keys and taken.isdisjoint(intent.keys)",
+                "taken.isdisjoint(intent.keys)",
+            ),
+            test="meta_server/known/test_commits.py",
+        ),
         # When the store fails, whoever waits for it is told.
         "what waits is forgotten": mutant(
             swap(
