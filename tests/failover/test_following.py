@@ -145,18 +145,12 @@ async def test_a_vote_that_has_come_is_a_promise_that_is_durable() -> None:
         count = GroupState.voted
 
         def voted(
-            state: GroupState,
-            record: GroupRecord,
-            node: str,
-            epoch: int,
-            vote: Voted,
-            *,
-            now: float,
+            state: GroupState, record: GroupRecord, node: str, vote: Voted, *, now: float
         ) -> str:
             store = group[node].opened.store
             kept = PromiseFile(store.disk, store.identity.storage_uuid).read()
-            promised.append(kept.epoch >= epoch)
-            return count(state, record, node, epoch, vote, now=now)
+            promised.append(kept.epoch >= vote.vote.epoch)
+            return count(state, record, node, vote, now=now)
 
         with mock.patch.object(GroupState, "voted", voted):
             await group.elect()

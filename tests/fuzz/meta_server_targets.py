@@ -28,6 +28,7 @@ from delay_protocol.nodes.group_changes import (
     decode_watch_reply,
 )
 from delay_protocol.nodes.registration import decode_node_reply
+from delay_protocol.receivers.masters import decode_receiver_reply
 from delay_protocol.wire.frames import Frame
 from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
 from delay_transport.http.convert import convert_request, single_values
@@ -59,6 +60,7 @@ _CODES: Final = (
     CommandCode.NODE_CHALLENGE,
     CommandCode.NODE_WATCH,
     CommandCode.GROUP_CHANGE,
+    CommandCode.RECEIVER_REGISTER,
 )
 
 
@@ -213,6 +215,8 @@ def meta_peers(data: bytes) -> None:
                 assert controls is None or controls.id.store == rig.server.store.uuid
             elif code == 0 and frame.code == CommandCode.GROUP_CHANGE:
                 decode_change_reply(body)
+            elif code == 0 and frame.code == CommandCode.RECEIVER_REGISTER:
+                decode_receiver_reply(body)
         assert len(rig.server.handlers.held) == 0
         dispatch.closed(peer, None)  # type: ignore[arg-type]
         assert rig.server.handlers.sessions.uses == 0

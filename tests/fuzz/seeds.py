@@ -52,6 +52,7 @@ from delay_protocol.receivers.delivering import (
     encode_settle,
     encode_settle_reply,
 )
+from delay_protocol.receivers.masters import ReceiverRegister, encode_receiver_register
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
 from delay_server.settings.config import sections
@@ -182,6 +183,12 @@ def _peer_requests() -> list[bytes]:
             )
         ),
     ]
+    receivers = [
+        (7, encode_receiver_register(ReceiverRegister(name=name, patterns=patterns)))
+        for name in ("r1", "g1", "a%b")
+        for patterns in ((), ("orders.*", "paid"), ("p.*",), ("s1", "a*b"))
+    ]
+    requests = [*receivers, *requests]
     framed = [bytes([code]) + len(body).to_bytes(2, "big") + body for code, body in requests]
     *registered, watch, vote, alter, hand_over = framed[-10:]
     return [
