@@ -366,6 +366,7 @@ class Replica:
         """
         run, store = self._runtime.executor.run, self._store
         await run(SCHEDULE_WORKER, partial(store.apply_tail, point.committed, now_ms=now_ms))
+        point.commit_to(store.schedule.last_filed + 1)
         queue = queue_of(store, self._filer, point, executor=self._runtime.executor)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._filer.run, NobodyTakes())

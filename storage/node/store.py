@@ -284,12 +284,14 @@ class Store:
     # -- the tail of the log -----------------------------------------------------------------
 
     def apply_tail(self, committed: int, *, now_ms: int) -> None:
-        """Apply the records below `committed` that were not applied yet.
+        """Apply what lies below `committed` and was not applied yet, and the rest of its batch.
 
-        And have nobody send again what facts behind these tell of: they are durable here, whether
-        they are ever committed or not. To be called after a start, and before a
-        mastership of a node that has followed another; nothing is handed out meanwhile. What was
-        done is in `recovery`. Raises StorageFullError, UnsupportedFormatError or FatalDiskError.
+        A batch is committed whole, and a checkpoint may end inside one: its facts are of several
+        segments, of which some were filed. And have nobody send again what facts behind these tell
+        of: they are durable here, whether they are ever committed or not. To be called after a
+        start, and before a mastership of a node that has followed another; nothing is handed out
+        meanwhile. What was done is in `recovery`. Raises StorageFullError, UnsupportedFormatError
+        or FatalDiskError.
         """
         schedule, summary = self.schedule, self.recovery
         summary.replayed = summary.facts = summary.known = 0
@@ -301,9 +303,6 @@ class Store:
             if isinstance(batch, Damage):
                 schedule.on_damage(batch)
                 continue
-            assert not batch.header.base_sequence < committed < batch.header.next_sequence, (
-                f"batches are committed whole, and {committed} lies in one"
-            )
             if batch.header.base_sequence >= committed:
                 facts = facts_stated(batch.header, batch.columns)
                 known += [] if facts is None else [facts]
@@ -314,7 +313,7 @@ class Store:
             if schedule.pile_is_full:
                 schedule.flush(now_ms)
             schedule.waiting.join_pile()
-        schedule.last_filed = max(above, committed - 1)
+        schedule.last_filed = max(schedule.last_filed, committed - 1)
         if known:
             facts = join_facts(known)
             schedule.facts.know(facts)

@@ -1008,12 +1008,18 @@ def test_a_follower_that_applies_in_any_steps_has_what_its_master_has(seed: int)
     assert told | {"files": ()} == wanted | {"files": ()}
 
 
-def test_a_commit_in_the_middle_of_a_batch_is_nobodys() -> None:
+def test_a_checkpoint_that_ends_inside_a_batch_has_all_of_it_applied() -> None:
     store = unapplied(SimDisk(random.Random(1), plan=CALM))
-    store.begin_epoch(1, now_ms=START_MS)
-    store.message_log.append([messages([b"a"] * 3)], append_ms=START_MS)
-    with pytest.raises(AssertionError, match="committed whole"):
-        store.apply_tail(3, now_ms=START_MS)
+    store.start_epoch(1, now_ms=START_MS)
+    log = store.message_log
+    log.append([messages([b"a"] * 3)], append_ms=START_MS)
+    end = log.next_sequence
+    log.append([messages([b"b"])], append_ms=START_MS)
+    store.apply_tail(end - 1, now_ms=START_MS)
+    assert store.schedule.last_filed == end - 1
+    assert store.schedule.pending == 3
+    store.apply_tail(end - 1, now_ms=START_MS)
+    assert (store.schedule.last_filed, store.schedule.pending) == (end - 1, 3)
 
 
 def test_an_epoch_that_is_begun_is_durable_and_applied_when_it_is_committed() -> None:
