@@ -23,6 +23,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "weight": "node.rule_commands",
     "controls": "node.controls",
     "explain": "node.explain",
+    "receiver": "node.receiver",
     "dead": "node.dead",
     "drain": "node.drain",
     "log": "log.commands",

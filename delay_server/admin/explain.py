@@ -44,8 +44,8 @@ def _groups_of(parts: Parts, number: int | None, name: str) -> list[str]:
         if master.lanes.lane_of(number) == master.lanes.shared:
             return master.copier.names_of(name)
         return list(master.lane_rules.groups_of(master.lanes.lane_of(number)))
-    if master.targets.routes is not None:
-        return list(master.targets.routes.groups_of_name(name))
+    if (routes := master.targets.routes) is not None:
+        return routes.names_of(name) or list(routes.groups_of_name(name))
     return [group.name for group in master.sender.status()]
 
 

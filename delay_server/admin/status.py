@@ -55,7 +55,7 @@ def status_of(observed: Observed) -> dict[str, Any]:
         status |= _of_node(observed.node)
     if observed.parts is not None:
         status |= _of_master(observed.parts)
-    rows = (("sender_", "brokers"), ("replica_", "replicas"))
+    rows = (("sender_", "brokers"), ("receiver_", "brokers"), ("replica_", "replicas"))
     for name, value in values_of(numbers(observed), prefix="delaywheel_").items():
         for prefix, section in rows:
             if name.startswith(prefix):

@@ -1,13 +1,15 @@
 """The delay servers that one command asks the same: a single one, or the master of each group."""
 
-from collections.abc import Collection, Iterator
+import functools
+import sys
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import click
 
-from delaywheel.cluster.node_client import LONG_S
+from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.cluster.rules import Rules
 from delaywheel.cluster.topology import ask_nodes
 from delaywheel.shared.admin_client import Session
@@ -39,6 +41,12 @@ class Masters:
         """True if all masters of a cluster are asked."""
         self.unanswered: dict[str, Failure] = {}
         """Failures of groups that gave no answer, by name; they are on standard error as well."""
+
+    @property
+    def said_of_unanswered(self) -> Json:
+        """The part of an answer for programs that says of groups why they gave none."""
+        why = {group: str(failure) for group, failure in self.unanswered.items()}
+        return {"unanswered": why} if self.is_cluster else {}
 
     def sessions(self, groups: Collection[str] = ()) -> dict[str, Session]:
         """Return whom to ask by delay group, of these groups or of all.
@@ -85,3 +93,19 @@ class Masters:
             if not self.is_cluster:
                 raise
             self._note(group, failure)
+
+
+Command = Callable[..., Any]
+
+
+def of_masters(command: Command) -> Command:
+    """Add `masters`: the delay servers that are asked. Ends as the first did without an answer."""
+
+    @functools.wraps(command)
+    def run(*, session: Session | None, rules: Rules | None, **more: Any) -> None:  # noqa: ANN401 (click's)
+        masters = Masters(session, rules)
+        command(masters=masters, **more)
+        for failure in masters.unanswered.values():
+            sys.exit(failure.exit_code)
+
+    return asks("session", "rules", timeout_s=LONG_S)(run)

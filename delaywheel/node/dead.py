@@ -3,7 +3,6 @@
 Everything goes over the node's HTTP port.
 """
 
-import functools
 import heapq
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +12,7 @@ from typing import Any, Final
 
 import click
 
-from delaywheel.cluster.masters import Masters
-from delaywheel.cluster.node_client import LONG_S, asks
-from delaywheel.cluster.rules import Rules
+from delaywheel.cluster.masters import Masters, of_masters
 from delaywheel.shared.admin_client import MORE, Session
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.http_exchange import Json
@@ -58,28 +55,9 @@ def _letter(text: str) -> tuple[str, int]:
 _LETTER: Final = Parsed("letter", _letter)
 
 
-def _of_masters(command: Command) -> Command:
-    """Add `masters`: the delay servers that are asked. Ends as the first did without an answer."""
-
-    @functools.wraps(command)
-    def run(*, session: Session | None, rules: Rules | None, **more: Any) -> None:  # noqa: ANN401 (click's)
-        masters = Masters(session, rules)
-        command(masters=masters, **more)
-        for failure in masters.unanswered.values():
-            sys.exit(failure.exit_code)
-
-    return asks("session", "rules", timeout_s=LONG_S)(run)
-
-
 def _named(group: str, sequence: int) -> int | str:
     """Return the name of a dead letter: where all masters are asked, with its delay group."""
     return f"{group}/{sequence}" if group else sequence
-
-
-def _unanswered(masters: Masters) -> Json:
-    """Return what an answer for programs says of groups that gave none."""
-    why = {group: str(failure) for group, failure in masters.unanswered.items()}
-    return {"unanswered": why} if masters.is_cluster else {}
 
 
 @click.group(short_help="List, requeue and drop messages that were refused for good.")
@@ -115,7 +93,7 @@ def _chosen(command: Command) -> Command:
 @dead.command("list", cls=_DeadCommand)
 @_chosen
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
-@_of_masters
+@of_masters
 def list_letters(*, limit: int, masters: Masters, **query: Any) -> None:  # noqa: ANN401 (click's)
     """List dead letters, the oldest first.
 
@@ -133,7 +111,7 @@ def list_letters(*, limit: int, masters: Masters, **query: Any) -> None:  # noqa
     rows = list(islice(heapq.merge(*found, key=lambda row: row["dead_ms"]), limit + 1))
     rows, more = rows[:limit], len(rows) > limit
     if masters.as_json:
-        print_json({"items": rows} | _unanswered(masters))
+        print_json({"items": rows} | masters.said_of_unanswered)
     else:
         _print_table(rows)
     if more:
@@ -167,7 +145,7 @@ def _print_table(rows: list[Json]) -> None:
 @dead.command("show")
 @click.argument("letter", metavar="SEQUENCE", type=_LETTER)
 @option("--payload", "With the item's bytes, in base64.")
-@_of_masters
+@of_masters
 def show(*, letter: tuple[str, int], payload: bool, masters: Masters) -> None:
     """Show one dead letter: its item, and which group refused it when.
 
@@ -211,7 +189,7 @@ def _by_group(letters: Sequence[tuple[str, int]], masters: Masters) -> dict[str,
 
 def _changing(command: Command) -> Command:
     """Add what says which dead letters a command changes."""
-    command = _chosen(_of_masters(command))
+    command = _chosen(of_masters(command))
     return click.argument("letters", metavar="[SEQUENCES]...", nargs=-1, type=_LETTER)(command)
 
 
@@ -285,7 +263,7 @@ def _change(
                 changed[kind] += [_named(name, sequence) for sequence in found[kind]]
     damaged, missing = changed["damaged"], changed["missing"]
     if masters.as_json:
-        print_json(changed | _unanswered(masters))
+        print_json(changed | masters.said_of_unanswered)
     else:
         click.echo(f"{changed['done']} {'requeued' if verb == 'requeue' else 'dropped'}")
     if damaged:

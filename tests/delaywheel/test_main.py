@@ -60,6 +60,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
             ("log", "salvage"),
             ("log", "verify"),
             ("meta-server",),
+            ("receiver", "show"),
             ("pause",),
             ("resume",),
             ("send",),
