@@ -8,6 +8,9 @@ a message are in one commit: all but the last are MESSAGE records, the last is a
 the message and comes behind the others. So whatever part of a commit a crash leaves, the message is
 there, or all copies are; it may come twice, and is never lost.
 
+A commit takes what waits of all subjects, in turn: messages that become due one by one, each of
+another subject, would be late if each waited for a commit of its own.
+
 Until the MOVE is filed a message counts as out of the wheel, so that no other part delivers it.
 """
 
@@ -15,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress, groupby
 from typing import Final
 
 import numpy as np
@@ -30,7 +34,7 @@ from delay_server.accepting.intake import Intake
 from delay_server.filing.unfiled import UnfiledRecords
 from delay_server.receiving.moves import move_of
 from delay_transport.seams.outbox import Wakeup
-from storage.batch.entries import Entries
+from storage.batch.entries import ENTRY, Entries
 from storage.logs.message_log import Draft
 from storage.readers.item_reader import Items
 
@@ -94,7 +98,7 @@ class Copier:
         self._on_damaged = on_damaged
         self._on_changed = on_changed
         self._waiting: dict[int, deque[Entries]] = {}
-        """By subject, what is to be copied; subjects take turns."""
+        """By the number of a subject, what is to be copied of it."""
         self._more = Wakeup()
         self.count = 0
         """Messages that wait here; not those whose records are being appended."""
@@ -124,43 +128,67 @@ class Copier:
                 await trio.sleep(_NO_SPACE_RETRY_S)
 
     async def _copy_next(self) -> bool:
-        """Copy some messages of the subject whose turn it is; False if there was no space."""
-        subject, waiting = next(iter(self._waiting.items()))
-        name = real_subject(self._subject_name(subject)).decode()
-        names = self.names_of(name)
-        entries, rest = self._cut(waiting.popleft(), len(names))
-        if len(rest):
-            waiting.appendleft(rest)
-        del self._waiting[subject]
-        if waiting:
-            self._waiting[subject] = waiting
-        self.count -= len(entries)
-        if not names:
-            self._give_back(entries)
+        """Copy as many messages as one commit takes; False if there was no space."""
+        entries, subjects = self._next()
+        if not len(entries):
             return True
         found, damaged = self._read_items(entries)
         if damaged is not None and damaged.any():
             self._on_damaged(entries[damaged])
-            entries = entries[~damaged]
+            entries, subjects = entries[~damaged], list(compress(subjects, ~damaged))
         if not len(entries):
             return True
-        if await self._append(entries, found, [retry_subject(name, one) for one in names]):
-            self.copied += len(entries) * len(names)
+        if await self._append(entries, found, subjects):
+            self.copied += sum(map(len, subjects))
             return True
-        self._waiting.setdefault(subject, deque()).appendleft(entries)
+        for subject in np.unique(entries["subject"]).tolist():
+            waiting = self._waiting.setdefault(subject, deque())
+            waiting.appendleft(entries[entries["subject"] == subject])
         self.count += len(entries)
         return False
 
-    def _cut(self, entries: Entries, names: int) -> tuple[Entries, Entries]:
-        """Return what one commit copies, at least one message, and what is left."""
-        sizes = np.cumsum(entries["size"][:_ROWS_AT_ONCE], dtype=np.int64) * names
-        count = max(int(np.searchsorted(sizes, _BYTES_AT_ONCE, side="right")), 1)
-        return entries[:count], entries[count:]
+    def _next(self) -> tuple[Entries, list[tuple[bytes, ...]]]:
+        """Take what one commit copies; return it with the subjects of the copies of each message.
 
-    async def _append(self, entries: Entries, found: Items, subjects: Sequence[str]) -> bool:
+        Subjects take turns. What no name receives any more is given back instead.
+        """
+        parts: list[Entries] = [np.zeros(0, ENTRY)]
+        subjects: list[tuple[bytes, ...]] = []
+        bytes_left = _BYTES_AT_ONCE
+        while self._waiting and len(subjects) < _ROWS_AT_ONCE:
+            number, waiting = next(iter(self._waiting.items()))
+            copies = self._copies_of(number)
+            sizes = np.cumsum(waiting[0]["size"][: _ROWS_AT_ONCE - len(subjects)], dtype=np.int64)
+            fitting = int(np.searchsorted(sizes * len(copies), bytes_left, side="right"))
+            if not fitting and subjects:
+                break
+            # A single message may have more bytes.
+            part, rest = np.split(waiting.popleft(), [max(fitting, 1)])
+            if len(rest):
+                waiting.appendleft(rest)
+            del self._waiting[number]
+            if waiting:
+                self._waiting[number] = waiting
+            self.count -= len(part)
+            if copies:
+                bytes_left -= int(sizes[len(part) - 1]) * len(copies)
+                parts.append(part)
+                subjects += [copies] * len(part)
+            else:
+                self._give_back(part)
+        return np.concatenate(parts), subjects
+
+    def _copies_of(self, subject: int) -> tuple[bytes, ...]:
+        """Return the subjects of the copies of a message, by the number of its own."""
+        name = real_subject(self._subject_name(subject)).decode()
+        return tuple(retry_subject(name, one).encode() for one in self.names_of(name))
+
+    async def _append(
+        self, entries: Entries, found: Items, subjects: Sequence[tuple[bytes, ...]]
+    ) -> bool:
         """Append the copies, under these subjects, until they are durable or find no space."""
-        copies = copies_of(entries, found, [one.encode() for one in subjects])
-        if not self._budget.has_room_below(len(entries) * len(subjects), copies.blob_bytes):
+        copies = copies_of(entries, found, subjects)
+        if not self._budget.has_room_below(sum(map(len, subjects)), copies.blob_bytes):
             return False
         ended, was_kept = trio.Event(), False
 
@@ -185,23 +213,28 @@ class Copier:
         return was_kept
 
 
-def copies_of(entries: Entries, found: Items, subjects: Sequence[bytes]) -> _Copies:
-    """Return the records that replace messages by a copy under each of these subjects."""
-    *others, last = subjects
+def copies_of(entries: Entries, found: Items, subjects: Sequence[tuple[bytes, ...]]) -> _Copies:
+    """Return the records that replace messages by copies.
+
+    subjects: those of the copies of each message, one at the least.
+    """
     sizes = [len(item) for item in found if len(item)]
     ids = list(map(xxh3_64_intdigest, item_message_ids(found.joined, sizes)))
-    starts = (np.cumsum(sizes) - sizes).tolist()
+    edges = [0, *np.cumsum(sizes).tolist()]
+    due_ms = entries["due_ms"].tolist()
     intake, moving = Intake(), Intake()
-    body = bytes(found.joined)
-    for subject in subjects:
-        (moving if subject is last else intake).add_request(
-            body,
-            starts=starts,
-            sizes=sizes,
-            due_ms=entries["due_ms"].tolist(),
-            id_hash=ids,
-            subjects=[subject] * len(sizes),
-        )
+    body, begin = bytes(found.joined), 0
+    for (*others, last), same in groupby(subjects):
+        end = begin + sum(1 for _ in same)
+        for subject in (*others, last):
+            (moving if subject is last else intake).add_request(
+                body[edges[begin] : edges[end]],
+                starts=[edge - edges[begin] for edge in edges[begin:end]],
+                sizes=sizes[begin:end],
+                due_ms=due_ms[begin:end],
+                id_hash=ids[begin:end],
+                subjects=[subject] * (end - begin),
+            )
+        begin = end
     (moved,) = moving.drafts()
-    moves = move_of(entries, moved, [last] * len(entries))
-    return _Copies(intake.drafts() if others else [], moves)
+    return _Copies(intake.drafts(), move_of(entries, moved, [one[-1] for one in subjects]))

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import numpy as np
 import trio
@@ -13,7 +14,7 @@ from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
 from delay_server.receiving.copies import copies_of
 from delay_server.server import DelayServer, serve
 from storage.batch.columns import RecordKind
-from storage.batch.entries import ENTRY
+from storage.batch.entries import ENTRY, Entries
 from storage.readers.item_reader import Items
 from tests.delay_server.admin.test_metrics import figures_of
 from tests.delay_server.receiving.test_receivers import peer_of
@@ -210,7 +211,7 @@ def test_whatever_part_of_a_commit_is_kept_the_message_is_there_or_all_copies_ar
     entries["sequence"], entries["size"] = [5, 6, 7], list(map(len, items))
     sizes = np.array(entries["size"], np.int64)
     found = Items(memoryview(b"".join(items)), sizes)
-    drafts = copies_of(entries, found, [b"a", b"b", b"c"]).drafts()
+    drafts = copies_of(entries, found, [(b"a", b"b", b"c")] * 3).drafts()
     counts: Counter[bytes] = Counter()
     for number, draft in enumerate(drafts, 1):
         counts.update(draft.names[one] for one in draft.arrays["subject"].tolist())
@@ -220,6 +221,36 @@ def test_whatever_part_of_a_commit_is_kept_the_message_is_there_or_all_copies_ar
         if is_settled:
             assert draft.arrays["old_sequence"].tolist() == [5, 6, 7]
             assert counts == {b"a": 3, b"b": 3, b"c": 3}
+
+
+async def test_one_commit_copies_what_waits_of_all_subjects_however_it_came() -> None:
+    async with (
+        received_by("billing", "shipping") as (world, server),
+        receiver(world, "billing") as billing,
+        receiver(world, "shipping") as shipping,
+    ):
+        copier, committer = server.master.copier, server.master.committer
+        take, submit = copier.take, committer.submit
+        came_in_parts: list[Entries] = []
+        commits: list[bool] = []
+        copier.take = came_in_parts.append  # type: ignore[method-assign, assignment]
+        items = []
+        for number in range(40):
+            subject = f"orders.{number % 4}"
+            items += await send(world, 3, after_ms=10_000, subject=subject, name=f"{number}.")
+        await until(lambda: sum(map(len, came_in_parts)) == len(items))
+
+        def counted(*work: Any, **how: Any) -> None:  # noqa: ANN401 (as it was called)
+            commits.append(how.get("has_items", True))
+            submit(*work, **how)
+
+        committer.submit = counted  # type: ignore[method-assign]
+        copier.take = take  # type: ignore[method-assign]
+        for entries in came_in_parts:
+            copier.take(entries)
+        await until(lambda: copier.copied == 2 * len(items))
+        assert commits == [False]
+        await until_all_came(items, billing, shipping)
 
 
 NAMES = ("billing", "shipping", "audit")
