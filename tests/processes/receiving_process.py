@@ -18,7 +18,7 @@ CONFIG = ReceiverConfig(
 )
 
 
-async def main(meta: str, path: Path) -> None:
+async def main(name: str, meta: str, path: Path) -> None:
     """Have each hundredth message twice; write id, its times, lateness and wall clock when done."""
     with path.open("a", buffering=1, encoding="utf-8") as seen:
 
@@ -31,10 +31,11 @@ async def main(meta: str, path: Path) -> None:
             times = message.attempt + message.put_offs
             seen.write(f"{message.id} {times} {message.lateness} {time.time()}\n")
 
-        async with Receiver("r", subjects=["r.*"], meta=meta, config=CONFIG) as receiver:
+        async with Receiver(name, subjects=["r.*"], meta=meta, config=CONFIG) as receiver:
             await receiver.run(handler, handle_signals=True)
         print(receiver.counts.dropped, receiver.counts.garbage)  # noqa: T201 (who started it reads)
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[2], Path(sys.argv[3]), backend=sys.argv[1])
+    backend, name, meta, path = sys.argv[1:]
+    anyio.run(main, name, meta, Path(path), backend=backend)

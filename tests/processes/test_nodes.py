@@ -35,6 +35,8 @@ class Cluster:
     def __init__(self, folder: Path, broker: RecordingBroker) -> None:
         self.folder = folder
         self.broker = broker
+        self.broker_port: int | None = broker.port
+        """Where nodes deliver; None where the meta server says it."""
         self.meta_http = closed_port()
         self.meta_port = closed_port()
 
@@ -52,7 +54,7 @@ class Cluster:
         where = ("--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http}")
         meta = ("--meta", f"127.0.0.1:{self.meta_http}")
         options = (*where, *meta, "--set", "meta.reconnect_seconds_max=0.5", *options)
-        with server(data, broker_port=self.broker.port, options=options) as process:
+        with server(data, broker_port=self.broker_port, options=options) as process:
             process.http = f"127.0.0.1:{http}"
             yield Node(process, data)
 

@@ -19,12 +19,15 @@ from delay_client import BlockingClient, OutgoingMessage, Receipt, ReceiverConfi
 from delay_protocol.receivers.attaching import UNSETTLED_REASON
 from tests.processes.real_processes import (
     ROOT,
+    RecordingBroker,
     ServerProcess,
     delaywheel,
     meta_server,
     server,
     until,
 )
+from tests.processes.test_nodes import Cluster
+from tests.processes.test_replicas import GROUP, QUICK_TIMEOUT, Group
 
 pytestmark = pytest.mark.process
 
@@ -68,8 +71,9 @@ class Killed:
 class Receivers:
     """Receivers of one name, one after another and beside each other."""
 
-    def __init__(self, meta: ServerProcess, folder: Path) -> None:
+    def __init__(self, meta: ServerProcess, folder: Path, name: str) -> None:
         self._meta = meta
+        self._name = name
         self._folder = folder
         self.processes: list[subprocess.Popen[str]] = []
         self.killed: list[Killed] = []
@@ -83,7 +87,7 @@ class Receivers:
         program = ("-m", "tests.processes.receiving_process", backend)
         self.processes.append(
             subprocess.Popen(
-                [sys.executable, *program, self._meta.http, str(self._path(number))],
+                [sys.executable, *program, self._name, self._meta.http, str(self._path(number))],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -135,13 +139,13 @@ class Receivers:
         return {one.message_id for one in self.handled()}
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"seen-{number}"
+        return self._folder / f"seen-{self._name}-{number}"
 
 
 @contextlib.contextmanager
-def receivers(meta: ServerProcess, folder: Path) -> Iterator[Receivers]:
+def receivers(meta: ServerProcess, folder: Path, name: str = "r") -> Iterator[Receivers]:
     """Run receivers; whatever happens, they are gone afterwards."""
-    running = Receivers(meta, folder)
+    running = Receivers(meta, folder, name)
     try:
         yield running
     finally:
@@ -203,7 +207,7 @@ def test_no_message_is_lost_or_early_though_receivers_and_the_server_are_killed(
         check_copies(handled, some.killed)
 
 
-def check_copies(handled: list[Handled], killed: list[Killed]) -> None:
+def check_copies(handled: list[Handled], killed: list[Killed], *, receivers: int = 2) -> None:
     """See that what was handled twice was unsettled at a kill, and no more than the credit."""
     by_id: dict[str, list[Handled]] = {}
     for one in sorted(handled, key=lambda one: one.at_s):
@@ -216,7 +220,7 @@ def check_copies(handled: list[Handled], killed: list[Killed]) -> None:
             copies[kill] += 1
     print(f"handled again: {[copies[kill] for kill in killed]}")  # noqa: T201 (for -rP)
     for kill, count in copies.items():
-        assert count <= CREDIT * (2 if kill.receiver is None else 1)
+        assert count <= CREDIT * (receivers if kill.receiver is None else 1)
 
 
 def test_a_message_that_kills_its_receivers_is_a_dead_letter_and_the_others_are_handled(
@@ -306,3 +310,83 @@ def test_receivers_follow_a_handover_and_the_death_of_a_master(tmp_path: Path) -
         assert until(lambda: sent <= some.ids(), seconds=60), (len(sent - some.ids()), shown())
         assert min(one.lateness_s for one in some.handled()) >= 0
         assert some.ids() == sent
+
+
+@pytest.mark.parametrize(
+    ("count", "per_s", "has_slaves"),
+    [(2000, 800, False), pytest.param(20_000, 1000, True, marks=pytest.mark.long)],
+)
+def test_each_of_two_names_gets_all_though_receivers_and_masters_are_killed(
+    tmp_path: Path, count: int, per_s: int, *, has_slaves: bool
+) -> None:
+    """Two names of three receivers each; a master is killed while it delivers, one as it copies.
+
+    A slave takes over where there are some, else the master is started again.
+    """
+    (tmp_path / "meta").mkdir()
+    with RecordingBroker() as broker, contextlib.ExitStack() as stack:
+        cluster = Cluster(tmp_path, broker)
+        cluster.broker_port = None
+        meta = stack.enter_context(cluster.meta(*QUICK_TIMEOUT)).wait_ready()
+        group = Group(cluster, meta, stack)
+        nodes = group.start_three() if has_slaves else {"n1": group.start("n1")}
+        group.until_in_sync(*nodes)
+        names = [stack.enter_context(receivers(meta, tmp_path, name)) for name in ("one", "other")]
+        for some in names:
+            for _ in range(3):
+                some.start()
+        assert until(lambda: len(meta.topology()["receivers"]) == len(names), seconds=30)
+        client = stack.enter_context(BlockingClient(meta=meta.http))
+
+        def send(first: int) -> set[str]:
+            outcomes = list(
+                client.send_many(
+                    OutgoingMessage("r.1", f"{number:05}", 2.0 + (number - first) / per_s)
+                    for number in range(first, first + count // 2)
+                )
+            )
+            assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+            return {outcome.message_id for outcome in outcomes if isinstance(outcome, Receipt)}
+
+        def until_handled(least: int) -> None:
+            def all_handled() -> bool:
+                return all(len(some.ids()) >= least for some in names)
+
+            assert until(all_handled, seconds=60), ([len(some.ids()) for some in names], least)
+
+        def kill_receivers(*numbers: int) -> None:
+            for some, number in zip(names, numbers, strict=True):
+                some.kill(number)
+                some.start()
+
+        def kill_master() -> None:
+            master = group.shown()["master"]
+            with contextlib.ExitStack() as killing:
+                for some in names:
+                    killing.enter_context(some.killing(None))
+                nodes[master].process.kill()
+                if has_slaves:
+                    group.admin("elect", GROUP, "--wait")
+                    group.until_master(*(set(nodes) - {master}))
+            nodes[master] = group.start(master)
+            group.until_in_sync(*nodes)
+
+        sent = send(0)
+        until_handled(count // 10)
+        kill_receivers(0, 1)
+        until_handled(count // 5)
+        kill_master()
+        until_handled(count // 2)
+        sent |= send(count // 2)
+        # What was acknowledged last is being copied.
+        kill_master()
+        until_handled(count * 2 // 3)
+        kill_receivers(2, 2)
+        until_handled(count)
+
+        assert len(sent) == count
+        for some in names:
+            handled = some.handled()
+            assert {one.message_id for one in handled} == sent
+            assert min(one.lateness_s for one in handled) >= 0
+            check_copies(handled, some.killed, receivers=3)
