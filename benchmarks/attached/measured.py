@@ -4,17 +4,20 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.load import build_load, seconds_left, send_load
-from benchmarks.processes import DelayServer, Process, Receiver
+from benchmarks.processes import DelayServer, MetaServer, Process, Receiver
 from benchmarks.replicas.rates import send_second_by_second
 
 Figures = Iterator[tuple[str, object]]
 
 _NAME: Final = "bench0"
 _LEAD_S: Final = 8
+_TURNS: Final = 3
 _WITHIN_S: Final = 60
 """Seconds in which everything has to be delivered."""
 
@@ -22,11 +25,12 @@ _WITHIN_S: Final = 60
 class Service(Process):
     """A service that counts what it receives."""
 
-    def __init__(self, directory: Path, server: DelayServer, *, form: str, number: int) -> None:
-        super().__init__(
-            "benchmarks.attached.service", f"127.0.0.1:{server.port}", _NAME, form,
-            log=directory / f"service{number}.log",
-        )  # fmt: skip
+    def __init__(
+        self, directory: Path, where: str, *, form: str, number: int, name: str = _NAME
+    ) -> None:
+        """Start it; `where` is as benchmarks.attached.service takes it."""
+        log = directory / f"service{number}.log"
+        super().__init__("benchmarks.attached.service", where, name, form, log=log)
 
     def summary(self) -> dict[str, Any]:
         """Stop it and return what it counted."""
@@ -34,13 +38,17 @@ class Service(Process):
         return summary
 
 
+def _place_of(server: DelayServer) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
 def _attaching(directory: Path) -> DelayServer:
     return DelayServer(directory, settings=(f"brokers.{_NAME}=attached",))
 
 
-def _until_delivered(server: DelayServer, messages: int) -> None:
+def _until_delivered(server: DelayServer, messages: int, names: Sequence[str] = (_NAME,)) -> None:
     until = time.monotonic() + _WITHIN_S
-    while server.status()["brokers"][_NAME]["delivered"] < messages:
+    while any(server.status()["brokers"][one]["delivered"] < messages for one in names):
         if time.monotonic() > until:
             raise SystemExit(f"not all was delivered within {_WITHIN_S} s: {server.status()}")
         time.sleep(0.2)
@@ -81,7 +89,10 @@ def bursts(directory: Path, scale: float) -> Figures:
         place = directory / f"{form}{services}"
         place.mkdir()
         server = _attaching(place)
-        running = [Service(place, server, form=form, number=number) for number in range(services)]
+        running = [
+            Service(place, _place_of(server), form=form, number=number)
+            for number in range(services)
+        ]
         cpu = _burst(server, messages)
         counted = [one.summary() for one in running]
         server.stop()
@@ -100,7 +111,7 @@ def lateness(directory: Path, scale: float) -> Figures:
     with ExitStack() as stack:
         server = _attaching(place)
         stack.callback(server.kill)
-        service = Service(place, server, form="handlers", number=0)
+        service = Service(place, _place_of(server), form="handlers", number=0)
         before = server.cpu_seconds()
         send_second_by_second(server.address, seconds)
         time.sleep(4)
@@ -112,4 +123,94 @@ def lateness(directory: Path, scale: float) -> Figures:
     yield (
         "  CPU us a message, server; receiver",
         f"{cpu / messages * 1e6:.0f}; {counted['cpu_seconds'] / messages * 1e6:.0f}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What a run found of messages that each of some names receives."""
+
+    burst_us: float
+    """CPU of the server for each message that was sent, from its arrival to its delivery."""
+    rate_us: float
+    """The same at 1,000 messages a second."""
+    lateness_ms: Sequence[dict[str, int]]
+    """Of each name at that rate."""
+    is_complete: bool
+    """Whether each name got each message once, and none early."""
+
+
+def names(directory: Path, scale: float) -> Figures:
+    """Measure subjects that two names receive, and that one receives, in turns."""
+    found: dict[int, list[_Shared]] = {1: [], 2: []}
+    for turn in range(_TURNS):
+        for count, runs in found.items():
+            place = directory / f"names-{turn}-{count}"
+            place.mkdir()
+            runs.append(_shared(place, [f"name{number}" for number in range(count)], scale))
+    for count, runs in found.items():
+        yield (
+            f"{count} name{'s' * (count > 1)}, CPU us a message, a burst; 1,000/s",
+            "; ".join(
+                ", ".join(f"{one:.0f}" for one in some)
+                for some in ([run.burst_us for run in runs], [run.rate_us for run in runs])
+            ),
+        )
+        for run in runs:
+            yield "  lateness at 1,000 messages/s, ms", list(run.lateness_ms)
+        yield "  each once, none early", all(run.is_complete for run in runs)
+    pairs = list(zip(*found.values(), strict=True))
+    yield (
+        "CPU of two names, of one name's: a burst; 1,000/s",
+        "; ".join(
+            f"{median(some):.2f}"
+            for some in (
+                [two.burst_us / one.burst_us for one, two in pairs],
+                [two.rate_us / one.rate_us for one, two in pairs],
+            )
+        ),
+    )
+
+
+def _shared(place: Path, names: Sequence[str], scale: float) -> _Shared:
+    """Measure a burst to these names, and then a rate, each with services of its own."""
+    messages, seconds = int(100_000 * scale), max(int(10 * scale), 5)
+    with ExitStack() as stack:
+        meta = MetaServer(place)
+        stack.callback(meta.kill)
+        server = DelayServer(place, meta_port=meta.http_port)
+        stack.callback(server.kill)
+
+        def services() -> list[Service]:
+            where = f"meta=127.0.0.1:{meta.http_port}"
+            some = [
+                Service(place, where, form="handlers", number=number, name=name)
+                for number, name in enumerate(names)
+            ]
+            for one in some:
+                stack.callback(one.kill)
+            return some
+
+        running = services()
+        before = server.cpu_seconds()
+        due_ms = int(time.time() * 1000) + _LEAD_S * 1000
+        load = build_load(messages, per_request=20, due_from_ms=due_ms, spread_ms=1)
+        send_load(server.address, load)
+        time.sleep(seconds_left(due_ms))
+        _until_delivered(server, messages, names)
+        burst = server.cpu_seconds() - before
+        counted = [one.summary() for one in running]
+        running = services()
+        before = server.cpu_seconds()
+        send_second_by_second(server.address, seconds)
+        time.sleep(4)
+        rate = server.cpu_seconds() - before
+        paced = [one.summary() for one in running]
+    return _Shared(
+        burst / messages * 1e6,
+        rate / seconds / 1000 * 1e6,
+        [one["lateness_ms"] for one in paced],
+        all(one["distinct"] == one["received"] == messages for one in counted)
+        and all(one["received"] == seconds * 1000 for one in paced)
+        and not any(one["early"] for one in (*counted, *paced)),
     )

@@ -1,8 +1,9 @@
 """A service that only counts: `python -m benchmarks.attached.service HOST:PORT NAME FORM`.
 
-FORM is `handlers` or `batches`. Prints `ready`, and on SIGTERM one JSON line: received, distinct,
-early, first_ms, last_ms, lateness_ms from the due time to the handler, and the CPU seconds that it
-took since it was ready.
+HOST:PORT is a delay server, or with `meta=` before it a meta server. FORM is `handlers` or
+`batches`. Prints `ready`, and on SIGTERM one JSON line: received, distinct, early, first_ms,
+last_ms, lateness_ms from the due time to the handler, and the CPU seconds that it took since it was
+ready.
 """
 
 import json
@@ -50,9 +51,16 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-async def _serve(server: str, name: str, form: str) -> None:
+def _receiver(where: str, name: str) -> Receiver:
+    meta = where.removeprefix("meta=")
+    if meta == where:
+        return Receiver(name, servers=[where])
+    return Receiver(name, subjects=["bench.*"], meta=meta)
+
+
+async def _serve(where: str, name: str, form: str) -> None:
     counted = Counted()
-    async with Receiver(name, servers=[server]) as receiver:
+    async with _receiver(where, name) as receiver:
         while not receiver.is_attached:  # noqa: ASYNC110 (once, at the start)
             await anyio.sleep(0.01)
         before = _cpu_seconds()
@@ -78,5 +86,5 @@ async def _stop_at_sigterm(receiver: Receiver) -> None:
 
 
 if __name__ == "__main__":
-    server, name, form = sys.argv[1:]
-    anyio.run(_serve, server, name, form)
+    where, name, form = sys.argv[1:]
+    anyio.run(_serve, where, name, form)
