@@ -13,7 +13,7 @@ from spark_tools.run.source_options import (
     Replicas,
     read_options,
 )
-from storage.readers.arrow import COLUMNS, Kind, schema_of
+from storage.readers.arrow import COLUMNS, ON_DEMAND, Kind, schema_of
 
 LEAST = {"kind": "schedule", "roots": "a"}
 
@@ -59,7 +59,7 @@ def test_minutes_are_those_of_reconcile() -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_the_schema_is_that_of_the_logs_and_whose_row_it_is(kind: Kind) -> None:
     options = read_options({"kind": str(kind), "roots": "a", "damage": "skip"})
-    names = [*NODE_COLUMNS, *(name for name in COLUMNS[kind] if name != "payload"), "damage"]
+    names = [*NODE_COLUMNS, *(name for name in COLUMNS[kind] if name not in ON_DEMAND), "damage"]
     assert options.schema.names == names
     for field in options.schema:
         text = field.name in {*NODE_COLUMNS, "damage"}
