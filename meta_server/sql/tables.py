@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from meta_server.known.errors import OtherSchemaError, StoreUnusableError
 
-SCHEMA: Final = 11
+SCHEMA: Final = 12
 """The version of the tables and of the bodies. Whoever changes either so that rows that are there
 cannot be read any more counts it up."""
 
