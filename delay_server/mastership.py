@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.subjects import real_subject, retry_subject
 from delay_protocol.wire.hello import Hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
@@ -203,7 +204,7 @@ class Mastership:
         self.dead_recorder = DeadLetterRecorder(
             committer=self.committer,
             read_items=self.items.read,
-            subject_name=self._store.schedule.subjects.names.__getitem__,
+            subject_for=self.subject_for,
             on_damaged=self.undelivered,
             on_buried=self.buried,
             on_changed=self._node.upkeep.appended,
@@ -463,6 +464,17 @@ class Mastership:
         self.sender.gives_up = count < PENDING_MAX
         self.lanes.takes_barred = self.sender.gives_up
 
+    def subject_for(self, number: int, name: str) -> bytes:
+        """Return the subject under which a message goes to one name of receivers alone.
+
+        Of a subject that it does not receive that is the subject itself.
+        """
+        subject = self._store.schedule.subjects.names[number]
+        routes, real = self.targets.routes, real_subject(subject)
+        if routes is None or real != subject or name not in routes.names_of(real.decode()):
+            return subject
+        return retry_subject(real.decode(), name).encode()
+
     def copy(self, entries: Entries) -> None:
         """Have messages that several names receive replaced by copies."""
         self.copier.take(entries)
@@ -511,7 +523,7 @@ def _moves_of(master: Mastership, *, admission: Admission, node: Node, clock: Cl
         admission=admission,
         read_items=master.items.read,
         subject_name=node.store.schedule.subjects.names.__getitem__,
-        is_shared=lambda subject: master.lanes.lane_of(subject) == master.lanes.shared,
+        subject_for=master.subject_for,
         now_ms=clock.now_ms,
         on_moved=master.buried,
         on_no_space=partial(master.sender.retry, avoid=NOBODY),

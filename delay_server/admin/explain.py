@@ -90,7 +90,29 @@ def _has(held: Iterable[Entries], sequence: int) -> bool:
 
 
 async def explain_subject(parts: Parts, name: str) -> dict[str, Any]:
-    """Return where the messages of a subject are, and why they were not delivered."""
+    """Return where the messages of a subject are, and why they were not delivered.
+
+    Its retries, and copies for several names, count as well. Of several reasons it is one for which
+    more than time is needed, if there is one.
+    """
+    routes = parts.master.targets.routes
+    found = await _explain_one(parts, name)
+    for other in [] if routes is None else routes.retries_of(name):
+        one = await _explain_one(parts, other)
+        for field in ("in_wheel", "held", "left_on_disk", "damaged"):
+            found[field] += one[field]
+        oldest = (found["oldest_left_due_ms"], one["oldest_left_due_ms"])
+        found["oldest_left_due_ms"] = min(filter(None, oldest), default=None)
+        for field in ("groups", "receivers"):
+            found[field] += [text for text in one[field] if text not in found[field]]
+        if found["reason"] in {None, Reason.DEAD.value, Reason.WAITING.value}:
+            found["reason"] = one["reason"] or found["reason"]
+        found["seen"] |= one["seen"]
+    return found
+
+
+async def _explain_one(parts: Parts, name: str) -> dict[str, Any]:
+    """Return the same of messages under one subject of their records."""
     master, subject = parts.master, name.encode()
     subjects, lanes, rules = parts.node.store.schedule.subjects, master.lanes, master.lane_rules
     number = await parts.node.access.run(subjects.ids.get, subject)

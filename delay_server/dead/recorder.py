@@ -66,19 +66,21 @@ class DeadLetterRecorder:
         *,
         committer: Committer,
         read_items: Callable[[Entries], tuple[Items, npt.NDArray[np.bool_] | None]],
-        subject_name: Callable[[int], bytes],
+        subject_for: Callable[[int, str], bytes],
         on_damaged: Callable[[Entries], None],
         on_buried: Callable[[Entries], None],
         on_changed: Callable[[], None],
     ) -> None:
         """Take over the parts.
 
-        on_damaged: for messages whose items cannot be read; on_buried: for those that are crossed
-        off: both are held here no longer. on_changed: something was appended, or found no space.
+        subject_for: the subject under which a message goes to the group that refused it, and to no
+        other name of receivers; on_damaged: for messages whose items cannot be read; on_buried: for
+        those that are crossed off: both are held here no longer. on_changed: something was
+        appended, or found no space.
         """
         self._committer = committer
         self._read_items = read_items
-        self._subject_name = subject_name
+        self._subject_for = subject_for
         self._on_damaged = on_damaged
         self._on_changed = on_changed
         self._waiting: deque[_GivenUp] = deque()
@@ -167,8 +169,8 @@ class DeadLetterRecorder:
         ids = item_message_ids(found.joined, map(len, items))
         numbers: dict[bytes, int] = {}
         subjects = [
-            numbers.setdefault(self._subject_name(subject), len(numbers))
-            for subject in entries["subject"].tolist()
+            numbers.setdefault(self._subject_for(subject, one.refusal.group), len(numbers))
+            for subject, one in zip(entries["subject"].tolist(), given_up, strict=True)
         ]
         spare = BATCH_BYTES_MAX - _BATCH_SPARE_BYTES - sum(map(len, items)) - sum(map(len, numbers))
         reason_bytes_max = min(REASON_BYTES_MAX, max(spare // len(items), 0))

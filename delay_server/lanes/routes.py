@@ -225,6 +225,10 @@ class SubjectRoutes:
         groups = self.session.route(_real(subject.encode())) or ()
         return sorted({group.name for group in groups if not group.master})
 
+    def retries_of(self, subject: str) -> list[str]:
+        """Return the retries and copies of a subject that have a number, by their own subject."""
+        return list(self._retries.get(subject, ()))
+
     def _set(self, name: str, groups: Sequence[BrokerGroupInfo]) -> None:
         self._note_masters(groups)
         names = tuple(sorted({group.name for group in groups if group.name in self._masters}))
@@ -410,8 +414,8 @@ class SubjectRoutes:
             return ""
         if group not in {"", *names}:
             return (
-                f"it is for {group}, which does not receive the subject any more: start a receiver "
-                f"of {group}, or run `delaywheel admin remove receiver {group}`"
+                f"it is for {group}, which does not receive the subject: start a receiver of "
+                f"{group} that brings it"
             )
         return f"no receiver that is attached to {group or ', '.join(names)} takes it"
 

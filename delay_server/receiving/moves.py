@@ -15,7 +15,7 @@ import numpy as np
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.errors import BodyError
-from delay_protocol.basics.subjects import real_subject, retry_subject
+from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import item_message_ids
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import Committer, Records
@@ -43,7 +43,7 @@ class Moves:
         admission: Admission,
         read_items: ReadItems,
         subject_name: Callable[[int], bytes],
-        is_shared: Callable[[int], bool],
+        subject_for: Callable[[int, str], bytes],
         now_ms: Callable[[], int],
         on_moved: Callable[[Entries], None],
         on_no_space: Callable[[Batch], None],
@@ -51,15 +51,15 @@ class Moves:
     ) -> None:
         """Take over the parts.
 
-        is_shared: whether several names receive a subject; on_moved: for messages whose MOVE is
-        filed; on_no_space: for those that were not moved, and are to be delivered again. Both are
-        held here no longer. on_changed: something was appended, or found no space.
+        subject_for: the subject under which a message goes to one name; on_moved: for messages
+        whose MOVE is filed; on_no_space: for those that were not moved, and are to be delivered
+        again. Both are held here no longer. on_changed: something was appended, or found no space.
         """
         self._committer = committer
         self._admission = admission
         self._read_items = read_items
         self._subject_name = subject_name
-        self._is_shared = is_shared
+        self._subject_for = subject_for
         self._now_ms = now_ms
         self._on_no_space = on_no_space
         self._on_changed = on_changed
@@ -71,8 +71,8 @@ class Moves:
     ) -> list[tuple[Batch, Draft]]:
         """Return the records that put `items` in the places of messages, with whose they are.
 
-        Where other names receive a subject too, they go to this one alone. Raises NotMovableError
-        if an item is not one that may be kept, or is not the same message.
+        They go to the name of their receiver alone. Raises NotMovableError if an item is not one
+        that may be kept, or is not the same message.
         """
         intake, body = Intake(), b"".join(items)
         try:
@@ -92,11 +92,7 @@ class Moves:
             # A copy has the subject of the message that it is a copy of.
             if name not in {own, real_subject(own)}:
                 raise NotMovableError("an item has another subject than its message")
-        shared = {one for one in set(entries["subject"].tolist()) if self._is_shared(one)}
-        names = [
-            retry_subject(name.decode(), receiver).encode() if number in shared else name
-            for number, name in zip(entries["subject"].tolist(), before, strict=True)
-        ]
+        names = [self._subject_for(number, receiver) for number in entries["subject"].tolist()]
         planned, begin = [], 0
         for one in kept:
             places = np.zeros(len(batch), np.bool_)

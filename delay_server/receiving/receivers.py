@@ -156,8 +156,9 @@ class Receivers:
         elif master is None or duty.leaves_due:
             why = duty.remark or "; ".join(duty.why) or "this node is not the master"
             body = _refused(why)
-        elif not attach.name.isprintable():
-            body = _refused(f"{attach.name!a} cannot be shown: choose another", is_final=True)
+        elif not attach.name.isprintable() or "%" in attach.name:
+            reason = f"{attach.name!a} cannot be shown, or has a % in it: choose another"
+            body = _refused(reason, is_final=True)
         else:
             try:
                 body = self._attached(master, connection, attach)

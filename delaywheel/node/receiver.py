@@ -37,8 +37,9 @@ def receiver() -> None:
 def show(*, name: str, rules: Rules) -> None:
     """Show a name of receivers: its subjects and policy, and what it has at each delay group.
 
-    waiting: due messages that wait for it. done, later, refused: verdicts since the master of the
-    group began; later: put off, or to be tried again. dead: its dead letters.
+    waiting: due messages that wait for it, but for subjects that none of those attached takes,
+    which are `unrouted` in `delaywheel status`. done, later, refused: verdicts since the master of
+    the group began; later: put off, or to be tried again. dead: its dead letters.
 
     \b
     Example:

@@ -173,7 +173,9 @@ def show_cluster(parts: Parts, cluster: str) -> ClusterShown:
         version=controls.version,
         rules=len(controls.subjects) + len(controls.groups),
         store=parts.store.uuid,
-        unknown_groups=sorted(controls.groups.keys() - registry.groups.keys()),
+        unknown_groups=sorted(
+            controls.groups.keys() - registry.groups.keys() - registry.receivers.keys()
+        ),
         nodes=[
             show_node(parts, node)
             for _, node in sorted(registry.nodes.items())

@@ -1177,7 +1177,9 @@ SERVER = {
             "copies_are",
         ),
         "put off for all names": mutant(
-            swap("Moves.plan", "{one for one in ... if self._is_shared(one)}", "set()"),
+            swap(
+                "Mastership.subject_for", "retry_subject(real.decode(), name).encode()", "subject"
+            ),
             test=f"{_COPIES}test_what_one_name_holds_is_taken_back_when_another_joins",
         ),
         "a copy for all names": mutant(

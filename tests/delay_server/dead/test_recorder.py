@@ -84,7 +84,7 @@ class Grave:
         self.dead_recorder = DeadLetterRecorder(
             committer=cast("Committer", self.log),
             read_items=Reader(set(damaged)).read,
-            subject_name=lambda number: b"s%d" % number,
+            subject_for=lambda number, _: b"s%d" % number,
             on_damaged=lambda entries: self.damaged.extend(entries["sequence"].tolist()),
             on_buried=lambda entries: self.buried.extend(entries["sequence"].tolist()),
             on_changed=lambda: None,

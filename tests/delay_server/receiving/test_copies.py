@@ -11,6 +11,7 @@ import trio
 
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
+from delay_server.admin.explain import explain_subject
 from delay_server.receiving.copies import copies_of
 from delay_server.server import DelayServer, serve
 from storage.batch.columns import RecordKind
@@ -154,6 +155,30 @@ async def test_what_one_name_holds_is_taken_back_when_another_joins() -> None:
         await until(lambda: not pending(server))
 
 
+async def test_what_a_name_put_off_or_refused_is_its_own_when_another_joins() -> None:
+    async with (
+        received_by("billing") as (world, server),
+        receiver(world, "billing") as billing,
+        receiver(world, "shipping") as shipping,
+    ):
+        await send(world, 2)
+        await until(lambda: len(billing.delivered) == 2)
+        one, other = [one for _, one in billing.delivered]
+        later = later_item(one.item, world.now_ms + 2000)
+        await billing.settle(
+            [
+                Settled(one.sequence, Verdict.LATER, later),
+                Settled(other.sequence, Verdict.REFUSED, b"no"),
+            ]
+        )
+        await world.meta.reroute(SUBJECT, "billing", "shipping")
+        await server.master.dead_letters.until_read()
+        await server.master.dead_letters.requeue(server.master.dead_letters.listed())
+        await until(lambda: len(billing.delivered) == 4)
+        await trio.sleep(5)
+        assert shipping.delivered == []
+
+
 async def test_a_route_that_is_single_again_leaves_what_was_copied_to_its_names() -> None:
     async with received_by("billing", "shipping") as (world, server):
         items = await send(world, 50)
@@ -189,9 +214,14 @@ async def test_what_waits_for_a_name_and_what_it_says_is_counted_by_name() -> No
                 ]
             )
             assert (figure("sender_up", "billing"), figure("receiver_waiting", "billing")) == (1, 0)
+            await billing.done(billing.sequences[2:])
             for what in ("receiver_later_total", "sender_refused_total"):
                 assert (figure(what, "billing"), figure(what, "shipping")) == (1, 0)
         assert figure("receiver_waiting", "shipping") == 30
+        about = await explain_subject(server.administered().parts(), SUBJECT)
+        assert (about["reason"], about["held"] + about["left_on_disk"]) == ("group_down", 30)
+        assert "shipping" in about["groups"]
+        assert "nobody is attached to shipping since" in "; ".join(about["receivers"])
 
 
 async def test_nothing_is_copied_for_names_that_are_gone_and_nothing_is_lost() -> None:
