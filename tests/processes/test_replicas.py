@@ -319,7 +319,8 @@ def test_a_master_whose_disk_is_lost_is_replaced_by_an_empty_directory(group: Gr
         told = "n1 is in sync: stop it, and the master (n1) drops it within seconds"
         assert told in group.admin("remove", "delay-node", GROUP, "n1")[2]
         code, _, errors = group.admin("elect", GROUP, "--wait")
-        assert code == 0, errors
+        # On a busy machine the group has elected one by itself before that is asked.
+        assert code == 0 or "is the master, and may send" in errors, errors
         assert group.until_master("n2", "n3")
         again = group.start("n1")
         group.until_in_sync(*nodes)
