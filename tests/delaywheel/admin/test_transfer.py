@@ -6,6 +6,7 @@ from click.testing import CliRunner, Result
 
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
+from meta_server.sql.tables import SCHEMA
 from storage.disk.disk import DirectoryDisk
 
 
@@ -20,9 +21,9 @@ def test_rows_move_from_a_store_to_an_empty_one_while_no_server_runs(tmp_path: P
     assert run("export", old, file).exit_code == ExitCode.USAGE
     assert not (old / "meta.db").exists()
     file.write_bytes(
-        b'{"schema":11,"timestamp_ms":7}\n'
+        b'{"schema":%d,"timestamp_ms":7}\n'
         b'{"kind":"subject","row":{"version":3,"name":"paid"}}\n'
-        b'{"lines":1}\n'
+        b'{"lines":1}\n' % SCHEMA
     )
     assert "1 rows" in run("import", old, file).output
     copy = tmp_path / "copy.jsonl"

@@ -157,12 +157,14 @@ CONTROLS: Final = model.ClusterControls(
     controls=Controls(version=1, subjects={"täg.*": SubjectControl(paused=True)}),
 )
 
+RECEIVER = model.Receiver(name="billing", patterns=("boarding", "o.*"), tries=3, waits="1s 2m")
 EVERYTHING: Final[tuple[model.Change, ...]] = (
     model.Save(GROUP),
     model.Save(BROKER),
     model.Save(SUBJECT),
     model.Save(ROUTE),
     model.Save(replace(ROUTE, is_prefix=True)),
+    model.Save(RECEIVER),
     model.Save(NODE),
     model.Save(DELAY_GROUP),
     model.RaiseTimestamp(NOW_MS),

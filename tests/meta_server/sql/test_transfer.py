@@ -7,6 +7,7 @@ import pytest
 
 from meta_server.known import model
 from meta_server.known.errors import OtherSchemaError, StateError, StoreError, StoreUnusableError
+from meta_server.sql.tables import SCHEMA
 from meta_server.sql.transfer import exported, import_into
 from tests.meta_server.sql.test_store import (
     ALL_OF_IT,
@@ -63,7 +64,7 @@ def test_what_is_no_whole_export_of_this_version_is_refused_and_nothing_is_kept(
             (lines[1:], StoreUnusableError, "no place"),
             ([*lines, lines[1]], StoreUnusableError, "no place"),
             ([*lines[:2], b"{\n", *lines[2:]], StoreUnusableError, "line 3"),
-            ([lines[0].replace(b":11", b":9"), *lines[1:]], OtherSchemaError, "version 9"),
+            ([lines[0].replace(b":%d" % SCHEMA, b":9"), *lines[1:]], OtherSchemaError, "version 9"),
             ([*lines[:2], b'{"kind":"client"}\n', *lines[3:]], StoreUnusableError, "client"),
             ([*lines[:8], claimed_twice, *lines[9:]], StoreError, "claim|no other|another"),
         ):
