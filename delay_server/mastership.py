@@ -476,7 +476,7 @@ class Mastership:
         return retry_subject(real.decode(), name).encode()
 
     def copy(self, entries: Entries) -> None:
-        """Have messages that several names receive replaced by copies."""
+        """Replace messages that several names receive by copies."""
         self.copier.take(entries)
 
     def give_back(self, entries: Entries) -> None:

@@ -46,7 +46,7 @@ class Asks:
     lose: Callable[[str], None]
     """Ends the mastership, since it cannot go on."""
     on_damage: Callable[[Damage], None]
-    """Hears of what of the log cannot be read."""
+    """Called with a part of the log that cannot be read."""
 
     def note(self, error: DamagedError | OSError) -> None:
         """Note why the log could not be read for a slave, if its bytes are damaged."""

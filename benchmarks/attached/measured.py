@@ -128,16 +128,16 @@ def lateness(directory: Path, scale: float) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What a run found of messages that each of some names receives."""
+    """Results of a run with messages that each of some names receives."""
 
     burst_us: float
     """CPU of the server for each message that was sent, from its arrival to its delivery."""
     rate_us: float
     """The same at 1,000 messages a second."""
     lateness_ms: Sequence[dict[str, int]]
-    """Of each name at that rate."""
+    """Lateness of each name at that rate."""
     is_complete: bool
-    """Whether each name got each message once, and none early."""
+    """True if each name got each message once, and none early."""
 
 
 def names(directory: Path, scale: float) -> Figures:

@@ -213,7 +213,7 @@ class FakeCluster:
             self._given_up.update(*(one.unsettled for one in self._receivers))
 
     def subscribe(self, name: str, *patterns: str, retry: RetryPolicy | None = None) -> None:
-        """Have a name get these subjects and no others, as an operator does; `*`: all.
+        """Set the subjects that a name gets, and no others, as an operator does; `*`: all.
 
         retry: the policy of its receivers, unless a `run(retry=…)` says otherwise.
         """

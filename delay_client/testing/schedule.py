@@ -53,11 +53,11 @@ class StoredMessage:
         self.attempts = self._attempts_before = count_of(item.attributes, TIMES_KEY)
         """How many times a receiver had it; what was released or put off does not count."""
         self.unsettled = 0
-        """How many receivers left with it and had not settled it."""
+        """Number of receivers that left with it and had not settled it."""
         self.receiver = ""
-        """Of a copy the name that it is for; else who has it, or had it last."""
+        """Name that a copy is for; else who has it, or had it last."""
         self.is_copy = False
-        """Whether it is for one of several names."""
+        """True if it is for one of several names."""
         self.reason = ""
         """Why it was refused, if it was."""
         self.data = data
@@ -72,7 +72,7 @@ class StoredMessage:
 
     @property
     def goes_alone(self) -> bool:
-        """Whether it comes alone, since it may end its receiver."""
+        """True if it comes alone, since it may end its receiver."""
         return self.unsettled >= ALONE_AFTER
 
     def delivered(self) -> Delivered:
@@ -224,7 +224,7 @@ class Schedule:
         self.deliver()
 
     def set_policy(self, name: str, policy: RetryPolicy | None) -> None:
-        """Have the receivers of a name go by a retry policy; None: by their own."""
+        """Set the retry policy of the receivers of a name; None: their own."""
         self._policies[name] = policy
         for taker in self._takers:
             if taker.name == name:

@@ -1,4 +1,4 @@
-"""What the attributes of an item tell of its past: who sent it, its first due time, its tries.
+"""Attributes of an item that tell its past: who sent it, its first due time, its tries.
 
 qmq_appCode               the application that sent it
 qmq_scheduleReceiveTime   ms since 1970 at which it is due, as its sender or its receiver wrote

@@ -49,7 +49,7 @@ class WaitingGroup(NamedTuple):
     heard: float
     """When it spoke last, in trio time."""
     is_node: bool = False
-    """Whether it is one of our delay servers: its record says whose the group's address is."""
+    """True for one of our delay servers: its record says whose the group's address is."""
 
     @property
     def remedy(self) -> tuple[str, ...]:

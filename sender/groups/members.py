@@ -23,7 +23,7 @@ from sender.queues.lanes import LaneQueue
 from sender.queues.parcels import Batch
 
 KEPT_S: Final = 30.0
-"""How long a message that a member holds is waited for."""
+"""Time that a message held by a member is waited for."""
 _UNSENT_BYTES_MAX: Final = 1024 * 1024
 """Bytes that a receiver has not taken beyond which it gets nothing more."""
 
@@ -38,7 +38,7 @@ class Attachment:
     lease_until: float
     """When all that is unsettled goes to others, in trio's time, if it does not say anything."""
     credit: Flow = field(default_factory=lambda: Flow(items=0, reason="it has not said so yet"))
-    """What may be unsettled with it."""
+    """Limit on what may be unsettled with it."""
     unsettled: dict[int, tuple[Batch, int]] = field(default_factory=dict)
     """By sequence, what was delivered and not settled: the delivery, and the place in it."""
     unsettled_bytes: int = 0
@@ -47,12 +47,12 @@ class Attachment:
 
     @property
     def items_left(self) -> int:
-        """How many more items it takes."""
+        """Number of further items it takes."""
         return max(min(self.credit.items, CREDIT_ITEMS_MAX) - len(self.unsettled), 0)
 
     @property
     def bytes_left(self) -> int:
-        """How many more bytes it takes."""
+        """Number of further bytes it takes."""
         return max(min(self.credit.bytes, CREDIT_BYTES_MAX) - self.unsettled_bytes, 0)
 
     def takes(self, takers: Takers) -> bool:
@@ -69,7 +69,7 @@ class Attachment:
 
     @property
     def is_choked(self) -> bool:
-        """Whether it does not take what was sent."""
+        """True if it does not take what was sent."""
         return self.connection.unsent_bytes > _UNSENT_BYTES_MAX
 
 
@@ -78,11 +78,11 @@ class Alone:
 
     def __init__(self, *, turn_items: int) -> None:
         self.queues = defaultdict[Takers, LaneQueue](lambda: LaneQueue(turn_items=turn_items))
-        """What waits, by who takes it."""
+        """Waiting items, by who takes them."""
         self.member: Attachment | None = None
-        """Who gets nothing else."""
+        """The member that gets nothing else."""
         self._is_out = False
-        """Whether the member has it."""
+        """True if the member has it."""
         self._is_others_turn = False
 
     def choose(

@@ -115,7 +115,7 @@ class Refusals:
         return any(one.group != refusal.group for one in refusal.all())
 
     def noted(self, entries: Entries, times: int) -> Mask | None:
-        """Say which entries were refused so often, or oftener; None if nothing is noted at all."""
+        """Return which entries were refused so often, or oftener; None if nothing is noted."""
         if not self._last:
             return None
         found = map(self._last.get, entries["sequence"].tolist())

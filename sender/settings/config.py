@@ -126,7 +126,7 @@ class SenderConfig:
     twice as often by one."""
 
     unsettled_tries: int = UNSETTLED_TRIES
-    """How many receivers end, or lose their connection, with a message that they had not settled,
+    """Number of receivers that end, or lose their connection, with a message they had not settled,
     before it becomes a dead letter: it may be what ends them."""
 
     reconnect_base_s: float = constant(0.1)

@@ -52,7 +52,7 @@ class World(Protocol):
         """Return a receiver."""
 
     async def subscribe(self, name: str, pattern: str, *, tries: int, waits: str) -> None:
-        """Have a name get subjects, and retry as an operator says."""
+        """Set the subjects of a name, and its retries, as an operator does."""
 
     async def advance(self, units: float) -> None:
         """Let time pass."""

@@ -131,7 +131,7 @@ async def test_from_the_third_delivery_on_it_is_with_a_receiver_that_has_nothing
 
 
 async def leave_with(world: World, times: int) -> None:
-    """Have a receiver get the only message, and end; then another one."""
+    """Let a receiver get the only message, and end; then another one."""
     for _ in range(times):
         async with attached_to(world) as peer:
             await until(peer.delivered.__len__, seconds=60)

@@ -41,13 +41,18 @@ def leading_of(master: Machine | None) -> Leading:
     return master.opened.leading
 
 
+async def master_and_slave(group: Group) -> tuple[Machine, Machine]:
+    """Return the master and one slave of three members in sync that keep three messages."""
+    await group.until_in_sync("a", "b", "c")
+    await group.send(3)
+    master = await group.until_master("a", "b", "c")
+    return master, next(one for one in group.machines.values() if one is not master)
+
+
 async def test_bytes_that_differ_at_one_place_of_one_epoch_are_no_match() -> None:
     group = Group()
     async with group.running():
-        await group.until_in_sync("a", "b", "c")
-        await group.send(3)
-        master = await group.until_master("a", "b", "c")
-        slave = next(one for one in group.machines.values() if one is not master)
+        master, slave = await master_and_slave(group)
         follow = question_of(slave, group.record.epoch)
         leading = leading_of(master)
         assert await leading.questions.answer(follow) == Matches(asked=follow.asked)
@@ -63,10 +68,7 @@ async def test_bytes_that_differ_at_one_place_of_one_epoch_are_no_match() -> Non
 async def test_what_a_master_cannot_read_for_a_slave_is_damage_and_it_hands_over() -> None:
     group = Group()
     async with group.running():
-        await group.until_in_sync("a", "b", "c")
-        await group.send(3)
-        master = await group.until_master("a", "b", "c")
-        slave = next(one for one in group.machines.values() if one is not master)
+        master, slave = await master_and_slave(group)
         asked = Asked(sequence=1, epoch=0, crc=0)
         follow = msgspec.structs.replace(question_of(slave, group.record.epoch), asked=asked)
         leading, gone = leading_of(master), DamagedError(path="x", position=0, reason="gone")

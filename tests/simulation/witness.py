@@ -282,7 +282,7 @@ class Witness:
         )
 
     def is_deadly(self, message_id: bytes) -> bool:
-        """Say whether a message ends its receivers."""
+        """Return True if a message ends its receivers."""
         return bool(self.deadly_one_in) and not zlib.crc32(message_id) % self.deadly_one_in
 
     def take(self, receipts: Iterable[Receipt]) -> None:

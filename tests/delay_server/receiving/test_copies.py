@@ -50,7 +50,7 @@ async def receiver(world: World, name: str, items: int = 10_000) -> AsyncIterato
 async def send(
     world: World, count: int, *, after_ms: int = 500, subject: str = SUBJECT, name: str = "m"
 ) -> list[bytes]:
-    """Have the server keep messages m0, m1 and so on; return their items."""
+    """Send the server messages m0, m1 and so on; return their items."""
     producer, due_ms = await world.connect(), world.now_ms + after_ms
     items = [make_item(f"{name}{n}", due_ms, subject=subject) for n in range(count)]
     assert await producer.send(*items) == {}
@@ -311,7 +311,7 @@ class Walk:
         self.wrong: list[str] = []
 
     async def reroute(self, *names: str) -> None:
-        """Have other names receive the subject: one at the least."""
+        """Set other names that receive the subject: one at the least."""
         self.changes()
         self.names = set(names) or {*self.chance.sample(NAMES, self.chance.choice([1, 2, 2, 3]))}
         await self.world.meta.reroute(SUBJECT, *sorted(self.names))
@@ -326,7 +326,7 @@ class Walk:
         self.fresh, self.changed_ms = [], now_ms
 
     async def send(self) -> None:
-        """Have some messages kept, due soon or in a while."""
+        """Send some messages, due soon or in a while."""
         count, after_ms = self.chance.randint(1, 30), self.chance.choice([50, 500, 3000, 20_000])
         name, sent_ms = f"m{self.world.now_ms}.", self.world.now_ms
         with suppress(trio.BrokenResourceError, OSError, AssertionError):

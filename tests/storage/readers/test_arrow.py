@@ -469,7 +469,7 @@ def test_items_of_any_bytes_give_their_fields_or_null(
 
 
 def test_attributes_are_those_of_the_item_tags_or_not() -> None:
-    """Of delay_protocol's items: storage reads them by itself."""
+    """The tags are those of delay_protocol's items, though storage reads them by itself."""
     attributes = {"qmq_appCode": "shop", "dw_firstDue": "5", "body": "\u00fc" * 300, "": ""}
     items = [
         encode_item(Item(flag, 1, NOW_MS, "s", "m", tags, attributes))
