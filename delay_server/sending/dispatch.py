@@ -110,6 +110,9 @@ class Dispatch:
             if reached_ms is not None and is_backlog:
                 count = await self._pop_on_time(reached_ms, now_ms)
                 slice_max = self._slice_beside(count)
+                if count:
+                    # Groups deliver what is on time before any of the backlog is taken out.
+                    await trio.lowlevel.checkpoint()
             room = self._room()
             if not room:
                 # The sender holds as much as it should; the rest waits here, in order.

@@ -2,20 +2,24 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pytest
 import trio
 
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
+from delay_server.accepting.commits import Work
 from delay_server.admin.explain import explain_subject
-from delay_server.receiving.copies import copies_of
+from delay_server.filing.unfiled import UnfiledRecords
+from delay_server.receiving.copies import Copier, copies_of
 from delay_server.server import DelayServer, serve
 from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY, Entries
+from storage.batch.facts import Outcome
 from storage.readers.item_reader import Items
 from tests.delay_server.admin.test_metrics import figures_of
 from tests.delay_server.receiving.test_receivers import peer_of
@@ -281,6 +285,62 @@ async def test_one_commit_copies_what_waits_of_all_subjects_however_it_came() ->
         await until(lambda: copier.copied == 2 * len(items))
         assert commits == [False]
         await until_all_came(items, billing, shipping)
+
+
+class Noted:
+    """Stands for a committer and the budget of its disk: notes the size of each commit."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[int, int]] = []
+        """Records of each, and bytes of their items."""
+
+    def submit(
+        self,
+        take: Callable[[], Work],
+        on_end: Callable[[bool], None],
+        **_: Any,  # noqa: ANN401 (they do not matter here)
+    ) -> None:
+        work = take()
+        self.commits.append((sum(draft.count for draft in work.drafts()), work.blob_bytes))
+        on_end(True)
+
+    def has_room_below(self, rows: int, blob_bytes: int) -> bool:
+        return bool(rows and blob_bytes)
+
+    def spend(self, blob_bytes: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("count", "more_bytes"), [(1200, 0), (100, 20_000)])
+async def test_others_wait_for_few_copies_at_a_time_however_many_names_there_are(
+    count: int, more_bytes: int
+) -> None:
+    noted, item = Noted(), make_item("m", 1000, attributes={"a": "x" * more_bytes})
+    entries = np.zeros(count, ENTRY)
+    entries["sequence"], entries["size"] = np.arange(count), len(item)
+    copier = Copier(
+        committer=cast("Any", noted),
+        budget=cast("Any", noted),
+        unfiled=UnfiledRecords(Outcome.MOVED, lambda _: None),
+        read_items=lambda part: (
+            Items(memoryview(item * len(part)), part["size"].astype(np.int64)),
+            None,
+        ),
+        subject_name=lambda _: SUBJECT.encode(),
+        names_of=lambda _: [f"name{number}" for number in range(16)],
+        give_back=lambda _: None,
+        on_damaged=lambda _: None,
+        on_changed=lambda: None,
+    )
+    copier.take(entries)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copier.run)
+        await until(lambda: copier.copied == 16 * count)
+        nursery.cancel_scope.cancel()
+    records, sizes = zip(*noted.commits, strict=True)
+    assert sum(records) == 16 * count
+    assert max(records) <= 512 * 16
+    assert max(sizes) <= 1024 * 1024
 
 
 NAMES = ("billing", "shipping", "audit")

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from uuid import UUID
 
 import numpy as np
@@ -75,6 +76,17 @@ class Bench:
     def offered(self) -> list[int]:
         """Sequences in the order of their offer."""
         return [sequence for _, sequences, _ in self.offers for sequence in sequences]
+
+
+class Steps(trio.abc.Instrument):
+    """Notes how many offers there were at the end of each step of a task."""
+
+    def __init__(self, b: Bench) -> None:
+        self._bench = b
+        self.ended_at: set[int] = set()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 (trio's signature)
+        self.ended_at.add(len(self._bench.offers))
 
 
 def take_steps_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +238,27 @@ async def test_what_is_due_now_goes_before_a_backlog_which_is_offered_as_late() 
         ]
         assert on_time
         assert not any(on_time)
+
+
+async def test_what_is_on_time_can_be_delivered_before_more_of_a_backlog_is_offered() -> None:
+    async with bench() as b:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, EventClock)
+        b.on_popped = lambda: clock.leap(0.002)
+        first_ms = EPOCH_MS + 1000
+        burst = entries_of([first_ms] * 20_000)
+        burst["subject"] = 1 + burst["sequence"] % 1000
+        b.wheel.add(burst)
+        b.add(*range(first_ms, first_ms + 40), first=20_001)
+        steps = Steps(b)
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(3)
+        assert len(b.offered) == 20_040
+        backlog_next = {
+            place for place, pair in enumerate(pairwise(b.late), 1) if pair == (False, True)
+        }
+        assert len(backlog_next) > 5
+        assert backlog_next <= steps.ended_at, "both were offered in one step"
 
 
 async def test_a_backlog_of_which_nobody_wants_more_trickles_and_what_is_on_time_leaves() -> None:
