@@ -7,7 +7,7 @@ both       ingest and delivery together, at 100,000 messages a second and at 1,0
 restart    SIGKILL with 2,000,000 messages pending
 replicas   ingest, answers, delivery and both at once with slaves in sync; CPU of each node
 receivers  a burst to receivers that attach, and lateness at 1,000 messages a second; the same of
-           subjects that two names receive, of one name's
+           subjects that two names receive, of one name's; a subject beside one that 16 receive
 registering  a meta server: 200,000 subjects loaded, 5,000 registrations at once and an operator
            beside, 1,000 groups of three delay servers and 100 elections at once
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
@@ -135,7 +135,7 @@ def replicas(directory: Path, scale: float) -> None:
 
 def receivers(directory: Path, scale: float) -> None:
     """Measure what receivers get, how late, and what it costs."""
-    for measure in (attached.bursts, attached.lateness, attached.names):
+    for measure in (attached.bursts, attached.lateness, attached.names, attached.many_names):
         for name, value in measure(directory, scale):
             say(name, value)
 

@@ -52,6 +52,7 @@ def build_load(
     first_number: int = 0,
     first_opaque: int = 0,
     attributes: Mapping[str, str] = MappingProxyType({}),
+    subjects: Sequence[bytes] = _SUBJECTS,
 ) -> Load:
     """Return requests whose items have 100-byte bodies and due times spread evenly.
 
@@ -60,7 +61,7 @@ def build_load(
     Message ids count from `first_number`, requests from `first_opaque`; subjects take turns.
     """
     chance = random.Random(seed)
-    prefixes = [struct.pack(">h", len(name)) + name for name in _SUBJECTS]
+    prefixes = [struct.pack(">h", len(name)) + name for name in subjects]
     body = b"".join(
         struct.pack(">h", len(part)) + part.encode() for pair in attributes.items() for part in pair
     )

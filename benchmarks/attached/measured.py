@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -20,17 +21,28 @@ _LEAD_S: Final = 8
 _TURNS: Final = 3
 _WITHIN_S: Final = 60
 """Seconds in which everything has to be delivered."""
+_BESIDE_RATE: Final = 200
+"""Messages a second of the subject that is beside another one."""
+_MANY_WITHIN_S: Final = 180
+"""Seconds in which all that many names receive has to be delivered."""
 
 
 class Service(Process):
     """A service that counts what it receives."""
 
     def __init__(
-        self, directory: Path, where: str, *, form: str, number: int, name: str = _NAME
+        self,
+        directory: Path,
+        where: str,
+        *,
+        form: str,
+        number: int,
+        name: str = _NAME,
+        pattern: str = "bench.*",
     ) -> None:
-        """Start it; `where` is as benchmarks.attached.service takes it."""
+        """Start it; `where` and `pattern` are as benchmarks.attached.service takes them."""
         log = directory / f"service{number}.log"
-        super().__init__("benchmarks.attached.service", where, name, form, log=log)
+        super().__init__("benchmarks.attached.service", where, name, form, pattern, log=log)
 
     def summary(self) -> dict[str, Any]:
         """Stop it and return what it counted."""
@@ -144,13 +156,13 @@ def names(directory: Path, scale: float) -> Figures:
     """Measure subjects that two names receive, and that one receives, in turns."""
     found: dict[int, list[_Shared]] = {1: [], 2: []}
     for turn in range(_TURNS):
-        for count, runs in found.items():
-            place = directory / f"names-{turn}-{count}"
+        for receiving, runs in found.items():
+            place = directory / f"names-{turn}-{receiving}"
             place.mkdir()
-            runs.append(_shared(place, [f"name{number}" for number in range(count)], scale))
-    for count, runs in found.items():
+            runs.append(_shared(place, [f"name{number}" for number in range(receiving)], scale))
+    for receiving, runs in found.items():
         yield (
-            f"{count} name{'s' * (count > 1)}, CPU us a message, a burst; 1,000/s",
+            f"{receiving} name{'s' * (receiving > 1)}, CPU us a message, a burst; 1,000/s",
             "; ".join(
                 ", ".join(f"{one:.0f}" for one in some)
                 for some in ([run.burst_us for run in runs], [run.rate_us for run in runs])
@@ -214,3 +226,78 @@ def _shared(place: Path, names: Sequence[str], scale: float) -> _Shared:
         and all(one["received"] == seconds * 1000 for one in paced)
         and not any(one["early"] for one in (*counted, *paced)),
     )
+
+
+def many_names(directory: Path, scale: float) -> Figures:
+    """Measure how late a subject is beside one that 1 name, or 16, receive with much due in 1 s.
+
+    It is measured from before the copies are made until the last of them is delivered. The services
+    of the names give way to all others, so that the figure is the server's and not theirs: 16 of
+    them take as much CPU as the server does. On a machine that does other work as well begin the
+    benchmark by `chrt -r 2`: then that gives way, too.
+    """
+    for names in (1, 16):
+        place = directory / f"many-{names}"
+        place.mkdir()
+        yield from _beside(place, names, int(100_000 * scale))
+
+
+def _beside(place: Path, names: int, messages: int) -> Figures:
+    """Measure a subject at a low rate beside a burst to so many names."""
+    with ExitStack() as stack:
+        meta = MetaServer(place)
+        stack.callback(meta.kill)
+        server = DelayServer(place, meta_port=meta.http_port)
+        stack.callback(server.kill)
+
+        def service(number: int, name: str, pattern: str) -> Service:
+            where = f"meta=127.0.0.1:{meta.http_port}"
+            one = Service(place, where, form="handlers", number=number, name=name, pattern=pattern)
+            stack.callback(one.kill)
+            return one
+
+        running = [service(number, f"name{number}", "bench.*") for number in range(names)]
+        beside = service(names, "beside", "beside.*")
+        for one in running:
+            one.give_way()
+        memory = [server.memory_mib()]
+        due_ms = 0
+        for second in count():
+            next_at, now_ms = time.monotonic() + 1, int(time.time() * 1000)
+            load = build_load(
+                _BESIDE_RATE,
+                per_request=20,
+                due_from_ms=now_ms + 2000,
+                spread_ms=1000,
+                first_number=second * _BESIDE_RATE,
+                subjects=[b"beside.subject"],
+            )
+            send_load(server.address, load)
+            if second == 3:
+                due_ms = now_ms + _LEAD_S * 1000
+                load = build_load(
+                    messages,
+                    per_request=20,
+                    due_from_ms=due_ms,
+                    spread_ms=1000,
+                    subjects=[b"bench.subject"],
+                )
+                send_load(server.address, load)
+            memory.append(server.memory_mib())
+            brokers = server.status()["brokers"]
+            if all(brokers[f"name{number}"]["delivered"] == messages for number in range(names)):
+                break
+            if second > _MANY_WITHIN_S:
+                raise SystemExit(f"not all was delivered within {_MANY_WITHIN_S} s: {brokers}")
+            time.sleep(max(next_at - time.monotonic(), 0))
+        took_s = time.time() - due_ms / 1000
+        time.sleep(4)
+        counted, late = [one.summary() for one in running], beside.summary()
+    are_complete = all(one["distinct"] == one["received"] == messages for one in counted)
+    are_early = any(one["early"] for one in (*counted, late))
+    yield (
+        f"{messages:,} due in 1 s to {names} name{'s' * (names > 1)}",
+        f"delivered in {took_s:.0f} s; {memory[0]:.0f} MiB before, {max(memory):.0f} at its peak",
+    )
+    yield "  each once to each name, none early", are_complete and not are_early
+    yield f"  lateness of a subject at {_BESIDE_RATE}/s beside it, ms", late["lateness_ms"]

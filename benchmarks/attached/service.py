@@ -1,9 +1,9 @@
-"""A service that only counts: `python -m benchmarks.attached.service HOST:PORT NAME FORM`.
+"""A service that only counts: `python -m benchmarks.attached.service HOST:PORT NAME FORM PATTERN`.
 
-HOST:PORT is a delay server, or with `meta=` before it a meta server. FORM is `handlers` or
-`batches`. Prints `ready`, and on SIGTERM one JSON line: received, distinct, early, first_ms,
-last_ms, lateness_ms from the due time to the handler, and the CPU seconds that it took since it was
-ready.
+HOST:PORT is a delay server, or with `meta=` before it a meta server, where it receives the subjects
+of PATTERN. FORM is `handlers` or `batches`. Prints `ready`, and on SIGTERM one JSON line: received,
+distinct, early, first_ms, last_ms, lateness_ms from the due time to the handler, and the CPU
+seconds that it took since it was ready.
 """
 
 import json
@@ -51,16 +51,16 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _receiver(where: str, name: str) -> Receiver:
+def _receiver(where: str, name: str, pattern: str) -> Receiver:
     meta = where.removeprefix("meta=")
     if meta == where:
         return Receiver(name, servers=[where])
-    return Receiver(name, subjects=["bench.*"], meta=meta)
+    return Receiver(name, subjects=[pattern], meta=meta)
 
 
-async def _serve(where: str, name: str, form: str) -> None:
+async def _serve(where: str, name: str, form: str, pattern: str) -> None:
     counted = Counted()
-    async with _receiver(where, name) as receiver:
+    async with _receiver(where, name, pattern) as receiver:
         while not receiver.is_attached:  # noqa: ASYNC110 (once, at the start)
             await anyio.sleep(0.01)
         before = _cpu_seconds()
@@ -86,5 +86,5 @@ async def _stop_at_sigterm(receiver: Receiver) -> None:
 
 
 if __name__ == "__main__":
-    where, name, form = sys.argv[1:]
-    anyio.run(_serve, where, name, form)
+    where, name, form, pattern = sys.argv[1:]
+    anyio.run(_serve, where, name, form, pattern)
