@@ -6,6 +6,7 @@ an empty store allows.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -48,16 +49,20 @@ def export_rows(*, url: str, file: BinaryIO) -> None:
 def import_rows(*, url: str, file: BinaryIO) -> None:
     """Take all rows of FILE into an empty store, or none of them. No meta server may run on it.
 
+    The store becomes the one that was exported: delay servers go on with its rules. Let no meta
+    server run on both.
+
     \b
     Examples:
       delaywheel admin import --store postgresql+psycopg://user@host:5432/meta rows.jsonl
     """
     from meta_server.known.errors import StateError
-    from meta_server.sql.transfer import import_into
+    from meta_server.sql.transfer import import_into, read_export
 
+    store_uuid, changes = read_export(file)
     with _opened(url, is_there=False) as store:
         try:
-            count = import_into(store, file)
+            count = import_into(store, store_uuid, changes)
         except StateError as error:
             raise Failure(str(error), ExitCode.REFUSED) from error
     click.echo(f"{count} rows and entries of the audit are stored")
@@ -65,7 +70,10 @@ def import_rows(*, url: str, file: BinaryIO) -> None:
 
 @contextlib.contextmanager
 def _opened(url: str, *, is_there: bool) -> "Iterator[SqlStore]":
-    """Open a store of which no meta server has the file; is_there: none is made."""
+    """Open a store of which no meta server has the file; is_there: none is made.
+
+    Files made from then on are for this user alone.
+    """
     import random
 
     from meta_server.sql.databases import file_of, read_url
@@ -76,6 +84,7 @@ def _opened(url: str, *, is_there: bool) -> "Iterator[SqlStore]":
         store_url = read_url(url)
     except ValueError as error:
         raise click.UsageError(f"--store: {error}") from error
+    os.umask(0o077)
     with contextlib.ExitStack() as opened:
         file = file_of(store_url)
         if file is not None:

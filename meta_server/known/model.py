@@ -464,7 +464,7 @@ class MetaStore(Protocol):
 
     @property
     def uuid(self) -> UUID:
-        """Which store it is, drawn when it was made: one that takes its place has another."""
+        """Which store it is, drawn when it was made, or taken along with an export."""
 
     def load(self) -> Contents:
         """Return everything, as of one moment; raise StoreUnavailableError."""

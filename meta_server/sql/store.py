@@ -75,11 +75,12 @@ class SqlStore:
                 timestamp_ms=connection.execute(select(STORE.c.timestamp_ms)).scalar_one(),
             )
 
-    def commit(self, changes: Sequence[model.Change], /) -> None:
+    def commit(self, changes: Sequence[model.Change], /, *, becomes: UUID | None = None) -> None:
         """Make all of these durable in one transaction, or none of them.
 
-        Raises ConflictError, StoreRefusedError (none is kept), StoreUnavailableError (all may be
-        kept, or none), StoreUnusableError.
+        becomes: the store is this one from then on, and who has opened it before is refused. Raises
+        ConflictError, StoreRefusedError (none is kept), StoreUnavailableError (all may be kept, or
+        none), StoreUnusableError.
         """
         with self._begin() as connection:
             # One kind after another, each with its changes in order: so runs are long, and meta
@@ -87,6 +88,9 @@ class SqlStore:
             steps = sorted(map(_step_of, changes), key=lambda step: step.kind)
             for _, run in groupby(steps, key=lambda step: (step.kind, id(step.statement))):
                 _make(connection, list(run))
+            if becomes is not None:
+                connection.execute(update(STORE).values(store_uuid=becomes))
+        self._store_uuid = becomes or self._store_uuid
 
     def read_audit(self, *, before: int | None = None, limit: int) -> tuple[model.AuditRow, ...]:
         """Return up to `limit` entries, newest first, those with a lower number than `before`."""

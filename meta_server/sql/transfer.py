@@ -1,23 +1,29 @@
 """All rows of a store as JSON lines, and back into an empty store.
 
-    {"schema": 11, "timestamp_ms": …}               first: of which version the store is
+    {"schema": 12, "store": …, "timestamp_ms": …}   first: of which version it is, and which store
     {"kind": "broker-group", "row": {…}}            each row, as the store has it
     {"kind": "audit", "row": {…}}                   the audit, oldest first
     {"lines": N}                                    last: how many there were in between
 
 The rows are of one moment. They come into another store in one commit, or not at all: so records
-of delay groups, which nobody but elections may change, need no way into a store that is in use. The
-store that takes them keeps its own identity.
+of delay groups, which nobody but elections may change, need no way into a store that is in use.
+
+The store that takes them becomes the store that was exported: delay servers compare versions of
+rules of one store, and apply those of another one only when an operator says so. So only one of the
+two may be served from then on.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
+from delay_protocol.basics.subjects import subject_fault
+from delay_transport.settings.sections import require_name
 from meta_server.known import model
-from meta_server.known.errors import OtherSchemaError, StateError, StoreUnusableError
-from meta_server.sql.store import DECODERS, ENTRY
+from meta_server.known.errors import StateError, StoreUnusableError
+from meta_server.sql.store import DECODERS, ENTRY, SqlStore
 from meta_server.sql.tables import SCHEMA
 
 _AUDIT: Final = "audit"
@@ -29,6 +35,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """A line: the first, the last, or one of those in between."""
 
     schema: int | None = None
+    store: UUID | None = None
     timestamp_ms: int = 0
     kind: str = ""
     row: msgspec.Raw = msgspec.Raw()
@@ -39,7 +46,7 @@ def exported(store: model.MetaStore) -> Iterator[bytes]:
     """Yield the lines of all that a store has."""
     contents = store.load()
     entries = list(_entries(store))
-    yield _line(_Line(schema=SCHEMA, timestamp_ms=contents.timestamp_ms))
+    yield _line(_Line(schema=SCHEMA, store=store.uuid, timestamp_ms=contents.timestamp_ms))
     for kind, row in (
         *((row.KIND, row) for row in contents.rows),
         *((_AUDIT, entry) for entry in reversed(entries)),
@@ -48,43 +55,82 @@ def exported(store: model.MetaStore) -> Iterator[bytes]:
     yield _line(_Line(lines=len(contents.rows) + len(entries)))
 
 
-def import_into(store: model.MetaStore, lines: Iterable[bytes]) -> int:
-    """Store all that the lines say, or nothing; return how many rows and entries there were.
+def read_export(lines: Iterable[bytes]) -> tuple[UUID, list[model.Change]]:
+    """Return which store the lines are of, and what adds all that it has to an empty one.
 
-    Raises StateError if the store has a row or an entry, StoreUnusableError for lines that are no
-    whole export, OtherSchemaError for one of another version, and what a commit raises.
+    Raises StoreUnusableError, which names the line that is wrong.
+    """
+    whole = list(lines) or [b""]
+    store, changes = UUID(int=0), list[model.Change]()
+    places: dict[object, int] = {}
+    for number, data in enumerate(whole, 1):
+        try:
+            line = msgspec.json.decode(data, type=_Line)
+            if number == 1:
+                store = _store_of(line)
+                changes.append(model.RaiseTimestamp(line.timestamp_ms))
+            elif number < len(whole):
+                changes.append(_change_of(line, number, places))
+            if number == len(whole):
+                _check_end(line, number - 2)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise StoreUnusableError(
+                f"line {number} of the export: {error}: {data[:150].decode(errors='replace')}. "
+                "Nothing was imported: take the file as `delaywheel admin export` wrote it"
+            ) from error
+    return store, changes
+
+
+def import_into(store: SqlStore, exported_uuid: UUID, changes: Sequence[model.Change]) -> int:
+    """Have a store without rows become the one exported; return how many rows and entries it has.
+
+    Raises StateError if it has a row or an entry, and what a commit raises.
     """
     if store.load().rows or store.read_audit(limit=1):
         raise StateError("the store has rows already: rows are taken into an empty store alone")
-    changes = list(_changes_of(lines))
-    store.commit(changes)
+    store.commit(changes, becomes=exported_uuid)
     return len(changes) - 1
 
 
-def _changes_of(lines: Iterable[bytes]) -> Iterator[model.Change]:
-    is_whole = False
-    number = 0
-    try:
-        for number, data in enumerate(lines):
-            line = msgspec.json.decode(data, type=_Line)
-            if is_whole or (number == 0) != (line.schema is not None):
-                raise StoreUnusableError(f"line {number + 1} has no place there in an export")
-            if line.schema not in {None, SCHEMA}:
-                raise OtherSchemaError(found=line.schema or 0, known=SCHEMA)
-            is_whole = line.lines == number - 1
-            if line.schema is not None:
-                yield model.RaiseTimestamp(line.timestamp_ms)
-            elif line.kind == _AUDIT:
-                yield model.Audit(ENTRY.decode(line.row))
-            elif line.kind in DECODERS:
-                # It is added, whatever its version is.
-                yield model.Save(DECODERS[line.kind].decode(line.row), over=None)
-            elif not is_whole:
-                raise StoreUnusableError(f"line {number + 1}: there is no kind {line.kind!a}")
-    except msgspec.DecodeError as error:
-        raise StoreUnusableError(f"line {number + 1} is none of an export: {error}") from error
-    if not is_whole:
-        raise StoreUnusableError(f"the export is cut off after {number + 1} lines")
+def _store_of(first: _Line) -> UUID:
+    if first.schema != SCHEMA or first.store is None:
+        found = f"no export of version {SCHEMA}, but of version {first.schema}"
+        raise ValueError(f"{found}: import it by the delaywheel that wrote it")
+    return first.store
+
+
+def _check_end(last: _Line, found: int) -> None:
+    if last.lines != found:
+        raise ValueError("it does not end the file with the count of rows and entries before it")
+
+
+def _change_of(line: _Line, number: int, places: dict[object, int]) -> model.Change:
+    """Return what a line in between adds; places: the line of each key and claim so far."""
+    if line.kind == _AUDIT:
+        return model.Audit(ENTRY.decode(line.row))
+    if line.kind not in DECODERS:
+        raise ValueError(f"there is no kind of rows {line.kind!a}")
+    row = DECODERS[line.kind].decode(line.row)
+    found, known = map(msgspec.json.decode, (line.row, msgspec.json.encode(row)))
+    if wrong := [name for name in known | found if found.get(name) != known.get(name)]:
+        raise ValueError(f"unknown or missing in a {row.KIND}: {', '.join(wrong)}")
+    _check(row)
+    for place in ((row.KIND, row.key), (row.KIND, "", row.claim)):
+        if place[-1] is not None and places.setdefault(place, number) != number:
+            raise ValueError(f"line {places[place]} has {place[-1]!a} already")
+    # It is added, whatever its version is.
+    return model.Save(row, over=None)
+
+
+def _check(row: model.Row) -> None:
+    """Raise ValueError for a version or a name that no row has."""
+    if not isinstance(row, model.DelayGroup) and row.version < 1:
+        raise ValueError(f"version {row.version}: the first is 1")
+    if not isinstance(row, model.Subject | model.Route):
+        for name in row.key if isinstance(row.key, tuple) else (row.key,):
+            require_name("a name", str(name))
+    elif fault := subject_fault(row.name.encode()):
+        raise ValueError(f"the subject {fault}")
 
 
 def _entries(store: model.MetaStore) -> Iterator[model.AuditEntry]:
