@@ -130,14 +130,14 @@ async def show_controls(call: Call[Administered, NoPath, NoQuery, None]) -> Cont
 
 @API.operation("POST", "/controls/follow")
 async def follow_controls(call: Call[Administered, NoPath, NoQuery, Follow]) -> Followed:
-    """Apply the meta server's controls, whatever holds here."""
-    controls_sync = call.context.parts().node.controls_sync
-    if controls_sync is None:
-        raise RequestError(409, "no-meta", "this node has no meta server to follow")
+    """Apply the meta server's controls, whatever holds here; a slave, once it is the master."""
+    node = call.context.observe().node
+    if node is None or node.controls_sync is None:
+        raise RequestError(409, "no-meta", "this node has no meta server to follow, or starts")
     _log.warning("follow the meta server", who=call.caller.name, peer=call.peer)
-    if not await controls_sync.follow():
+    if not await node.controls_sync.follow():
         raise RequestError(409, "not-told", "this node has received no controls since it started")
-    return Followed(version=call.context.parts().master.outlet.applied.version)
+    return Followed(version=node.controls.controls.version)
 
 
 @API.operation("POST", "/drain")

@@ -12,6 +12,7 @@ does. What mends itself within seconds, as an election does, is no case.
     fewer members are heard than min ISR           start the others, or a lower `min-isr`
     another node is refused                        as the refusal says
     the clock of a node is wrong                   set it right
+    a node keeps other rules than those set here   set what is to hold, then `controls --follow`
     a member is unfit: its disk is full, damaged   look at its status
     a node that is not in sync is silent           start it, or remove it
     a node is not in sync                          the status of the master says why
@@ -42,6 +43,8 @@ from meta_server.wire.admission import WaitingGroup
 
 _START: Final = "`systemctl start delaywheel-delay-server`"
 _SET_CLOCK: Final = "`chronyc makestep`"
+_FOLLOW: Final = "controls --follow"
+"""Is in the note of a node that keeps its rules until it is told to follow."""
 
 
 def next_steps(
@@ -91,6 +94,12 @@ def step_for_delay_group(
         *_steps_to_serve(group, members, elects=elects),
         *refused.values(),
         *_steps_for_clocks(heard),
+        *(
+            f"{node.node_id} keeps other rules: set here what is to hold, then have it take that: "
+            + _at(node, _FOLLOW)
+            for node in heard
+            if _FOLLOW in node.controls_note
+        ),
         *_steps_for_nodes(group, heard, members),
     )
     if is_retired and members:
@@ -136,7 +145,7 @@ def _steps_for_nodes(
     """Yield what gets a group all of its copies."""
     for node in members:
         if node.fitness == "unfit":
-            look = _status_of(node)
+            look = _at(node, "status")
             yield f"{node.node_id} is unfit to be the master ({node.fitness_note}): {look}"
     for node in group.nodes:
         if node not in heard and node.node_id not in group.in_sync:
@@ -145,7 +154,7 @@ def _steps_for_nodes(
     for master in members:
         outside = [node.node_id for node in heard if not node.in_sync]
         if master.node_id == group.master and outside:
-            yield f"{outside[0]} is not in sync; the master says why: {_status_of(master)}"
+            yield f"{outside[0]} is not in sync; the master says why: {_at(master, 'status')}"
 
 
 def step_for_receiver(receiver: ReceiverShown) -> str:
@@ -182,9 +191,10 @@ def _one_of(nodes: list[str]) -> str:
     return nodes[0] if len(nodes) == 1 else f"one of {', '.join(nodes)}"
 
 
-def _status_of(node: NodeShown) -> str:
+def _at(node: NodeShown, command: str) -> str:
+    """Return a command that asks a node."""
     server = f" --server {shlex.quote(node.http_address)}" if node.http_address else ""
-    return f"`delaywheel status{server}`"
+    return f"`delaywheel {command}{server}`"
 
 
 def _admin(*words: str) -> str:

@@ -4,10 +4,13 @@ import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 
+from delay_protocol.nodes.controls import Controls, GroupControl
+from delay_server.controls.meta_sync import why_kept
 from delaywheel.main import main
 from meta_server.admin.admin_types import (
     BrokerGroupShown,
@@ -34,6 +37,8 @@ OUT: Mapping[str, object] = {
     "fitness_note": "its disk is not in sync",
 }
 UNFIT = {"fitness": "unfit", "fitness_note": "free disk has been below its floor for 5 s"}
+OF_ANOTHER_STORE = Controls(store=UUID(int=1))
+KEEPS = {"controls_note": why_kept(Controls(groups={"g1": GroupControl()}), OF_ANOTHER_STORE)}
 AHEAD = {"clock_note": "its clock is 12.0 s ahead of the meta server's"}
 
 
@@ -44,7 +49,8 @@ def shown(row: type[Any], fields: Mapping[str, object]) -> Any:  # noqa: ANN401
 
 def group(*nodes: Mapping[str, object], **fields: object) -> DelayGroupShown:
     """Return d1 with nodes n1, n2, …: n1 is the master, each is well but for its fields."""
-    well = {"in_sync": True, "heard_seconds_ago": 1.0, "fitness": "fit", "clock_note": ""}
+    well = {"in_sync": True, "heard_seconds_ago": 1.0, "fitness": "fit"}
+    well |= {"clock_note": "", "controls_note": ""}
     rows = [
         shown(
             NodeShown,
@@ -71,6 +77,10 @@ NOBODY = f"nobody in sync is heard: start one of n1, n2: {START}"
 OLDER = "this directory is an older copy: `approve`"
 OF_META = "all clocks differ from this meta server's: set its clock right: `chronyc makestep`"
 STATUS = "`delaywheel status --server 10.0.0.1:20811`"
+FOLLOW = (
+    "n2 keeps other rules: set here what is to hold, then have it take that: "
+    "`delaywheel controls --follow --server 10.0.0.2:20811`"
+)
 STALE = (
     f"n3 is silent: start it: {START}; if it is gone for good: "
     "`delaywheel admin remove delay-node d1/n3`"
@@ -93,6 +103,8 @@ STALE = (
         (group({}, refused={"n9": "it has another log"}), "n9 is refused: it has another log"),
         (group({}, AHEAD, {}), f"n2: {AHEAD['clock_note']}: {SET_CLOCK}"),
         (group(AHEAD, AHEAD), OF_META),
+        (group({}, KEEPS, {}), FOLLOW),
+        (group({}, {"controls_note": "it applies version 1, the version here is 2"}), ""),
         (group(UNFIT, {}), f"n1 is unfit to be the master ({UNFIT['fitness_note']}): {STATUS}"),
         (group({}, {}, {**SILENT, **OUT}), STALE),
         (group({}, {}, OUT), f"n3 is not in sync; the master says why: {STATUS}"),
