@@ -213,7 +213,8 @@ class HttpAccess:
     def slot(self) -> Iterator[None]:
         """Count a request in progress; raise RequestError if there are too many."""
         if self.busy >= self.requests_max:
-            raise RequestError(503, "busy", "too many requests at a time", retry_after_s=1)
+            why = f"{self.requests_max} requests are worked on, the most at a time: ask again"
+            raise RequestError(503, "busy", why, retry_after_s=1)
         self.busy += 1
         try:
             yield

@@ -99,12 +99,7 @@ class _Outermost:
 
         try:
             await self._app(scope, receive, send_on)
-        except (
-            ClientDisconnect,
-            trio.BrokenResourceError,
-            trio.BusyResourceError,
-            trio.ClosedResourceError,
-        ):
+        except (ClientDisconnect, trio.BrokenResourceError, trio.ClosedResourceError):
             # The peer ended its connection, or took too long over it: nobody to answer.
             return
         except Exception:  # noqa: BLE001 (a bug of any kind, which would vanish otherwise)
@@ -206,12 +201,18 @@ class _Connection:
 
     def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         self.socket = stream.socket
-        self.send_all = stream.send_all
         self.send_eof = stream.send_eof
         self.aclose = stream.aclose
         self._stream = stream
         self._scope = scope
         self._is_answering = False
+
+    async def send_all(self, data: bytes) -> None:
+        """Send data; raise ClosedResourceError where another task sends the end already."""
+        try:
+            await self._stream.send_all(data)
+        except trio.BusyResourceError as error:
+            raise trio.ClosedResourceError("the connection is being closed") from error
 
     async def receive_some(self, max_bytes: int) -> bytes:
         """Return what has come, b"" at the end."""

@@ -222,7 +222,10 @@ async def test_too_much_at_a_time_is_refused_and_ends() -> None:
     asks, codes = Asks({}, requests_max=2), []
 
     async def ask() -> None:
-        codes.append((await asks.ask("PUT", "/api/row/a", {}, stall_s=3)).code)
+        answer = await asks.ask("PUT", "/api/row/a", {}, stall_s=3)
+        codes.append(answer.code)
+        if answer.code == 503:
+            assert answer.error["detail"].startswith("2 requests are worked on, the most")
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):

@@ -11,11 +11,13 @@ import trio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from trio.testing import wait_all_tasks_blocked
 
 import delay_transport.http.server
 from delay_transport.http.problems import Problem
 from delay_transport.http.server import (
     HEADER_BYTES_MAX,
+    _Connection,
     json_response,
     make_application,
     serve_application,
@@ -149,6 +151,18 @@ async def test_who_takes_no_answer_is_left_and_keeps_nobody_from_stopping(
         await deaf.send_all(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
         await trio.sleep(0.1)
     await deaf.aclose()
+
+
+async def test_who_sends_while_the_end_is_sent_finds_the_connection_closed() -> None:
+    left, right = trio.socket.socketpair()
+    stream = trio.SocketStream(left)
+    with right:
+        async with stream, trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, bytes(10_000_000))
+            await wait_all_tasks_blocked()
+            with pytest.raises(trio.ClosedResourceError):
+                await _Connection(stream, trio.CancelScope()).send_all(b"refused")
+            nursery.cancel_scope.cancel()
 
 
 async def test_what_is_nearly_a_path_is_not_found_and_leads_nowhere() -> None:
