@@ -23,6 +23,13 @@ def _notes(node: Json) -> str:
     return "; ".join(filter(None, notes))
 
 
+def _state(group: Json) -> str:
+    """Return the state of a broker group, and what an operator took from it."""
+    return ", ".join(
+        [group["state"], *(["retired"] * group["retired"]), *(["read-only"] * group["read_only"])]
+    )
+
+
 def _changes(entry: Json) -> str:
     """Return the difference that a change made, in short."""
     before, after = entry["before"], entry["after"]
@@ -69,7 +76,8 @@ def _columns(*fields: str, **more: str | Callable[[Json], object]) -> Columns:
 
 _COLUMNS: Final[Mapping[str, Columns]] = {
     "audit": _columns("at_ms", what=_what, change=_changes),
-    "broker-group": _columns("name", "kind", "address", "state", "heard_seconds_ago"),
+    "cluster": _columns("name", "version", "rules", nodes=lambda row: len(row["nodes"])),
+    "broker-group": _columns(*("name", "kind", "address"), state=_state, heard="heard_seconds_ago"),
     "route": _columns("pattern", "groups", "chosen", "unserved"),
     "delay-group": _columns("name", "phase", "master", "in_sync", "min_isr"),
     "delay-node": _columns("group", "node_id", "in_sync", "heard_seconds_ago", notes=_notes),

@@ -22,6 +22,8 @@ GROUP: dict[str, Any] = {
     "address": "h:1",
     "state": "RW",
     "static": True,
+    "retired": False,
+    "read_only": False,
     "weight": 100,
     "heard_seconds_ago": 2.5,
     "version": 3,
@@ -120,7 +122,7 @@ def test_what_is_typed_wrongly_is_refused_with_what_is_allowed(
 
 
 def test_a_list_has_five_columns_and_with_all_every_field() -> None:
-    rows = [GROUP, GROUP | {"name": "g2"}]
+    rows = [GROUP, GROUP | {"name": "g2", "retired": True, "read_only": True}]
     pages: list[dict[str, Any]] = [
         {"items": rows[:1], "next": "g1"},
         {"items": rows[1:], "next": None},
@@ -130,7 +132,7 @@ def test_a_list_has_five_columns_and_with_all_every_field() -> None:
     assert [line.split() for line in shown] == [
         ["name", "kind", "address", "state", "heard"],
         ["g1", "normal", "h:1", "RW", "2.5", "s", "ago"],
-        ["g2", "normal", "h:1", "RW", "2.5", "s", "ago"],
+        ["g2", "normal", "h:1", "RW,", "retired,", "read-only", "2.5", "s", "ago"],
     ]
     assert meta.queries == ["prefix=g&limit=100", "prefix=g&after=g1&limit=99"]
     every = Meta(GET_broker_group={"items": rows, "next": None}).run("get", "broker-group", "--all")
@@ -143,6 +145,12 @@ def test_a_list_has_five_columns_and_with_all_every_field() -> None:
     lines = Meta(GET_broker_group=pages[1]).run("get", "broker-group", "--json").stdout
     assert json.loads(lines) == rows[1]
     assert Meta(GET_broker=pages[1] | {"items": []}).run("get", "broker").stdout == "none\n"
+
+
+def test_a_list_of_clusters_counts_their_nodes() -> None:
+    row = {"name": "c1", "version": 2, "rules": 1, "nodes": [{"node_id": "n1"}, {"node_id": "n2"}]}
+    shown = Meta(GET_cluster={"items": [row], "next": None}).run("get", "cluster").stdout
+    assert shown.splitlines()[-1].split() == ["c1", "2", "1", "2"]
 
 
 def test_a_delay_group_with_its_nodes_is_at_most_100_columns_wide() -> None:
