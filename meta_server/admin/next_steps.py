@@ -94,12 +94,6 @@ def step_for_delay_group(
         *_steps_to_serve(group, members, elects=elects),
         *refused.values(),
         *_steps_for_clocks(heard),
-        *(
-            f"{node.node_id} keeps other rules: set here what is to hold, then have it take that: "
-            + _at(node, _FOLLOW)
-            for node in heard
-            if _FOLLOW in node.controls_note
-        ),
         *_steps_for_nodes(group, heard, members),
     )
     if is_retired and members:
@@ -142,7 +136,11 @@ def _steps_for_clocks(heard: list[NodeShown]) -> Iterator[str]:
 def _steps_for_nodes(
     group: DelayGroupShown, heard: list[NodeShown], members: list[NodeShown]
 ) -> Iterator[str]:
-    """Yield what gets a group all of its copies."""
+    """Yield what gets a group all of its copies, by the same rules."""
+    for node in heard:
+        if _FOLLOW in node.controls_note:
+            take = f"set here what is to hold, then have it take that: {_at(node, _FOLLOW)}"
+            yield f"{node.node_id} keeps other rules: {take}"
     for node in members:
         if node.fitness == "unfit":
             look = _at(node, "status")

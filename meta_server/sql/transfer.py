@@ -66,13 +66,12 @@ def read_export(lines: Iterable[bytes]) -> tuple[UUID, list[model.Change]]:
     for number, data in enumerate(whole, 1):
         try:
             line = msgspec.json.decode(data, type=_Line)
+            _check_place(line, number, len(whole))
             if number == 1:
-                store = _store_of(line)
+                store = line.store or store
                 changes.append(model.RaiseTimestamp(line.timestamp_ms))
             elif number < len(whole):
                 changes.append(_change_of(line, number, places))
-            if number == len(whole):
-                _check_end(line, number - 2)
         except (ValueError, msgspec.DecodeError) as error:
             raise StoreUnusableError(
                 f"line {number} of the export: {error}: {data[:150].decode(errors='replace')}. "
@@ -92,15 +91,12 @@ def import_into(store: SqlStore, exported_uuid: UUID, changes: Sequence[model.Ch
     return len(changes) - 1
 
 
-def _store_of(first: _Line) -> UUID:
-    if first.schema != SCHEMA or first.store is None:
-        found = f"no export of version {SCHEMA}, but of version {first.schema}"
+def _check_place(line: _Line, number: int, last: int) -> None:
+    """Raise ValueError for a first or last line that is none."""
+    if number == 1 and (line.schema != SCHEMA or line.store is None):
+        found = f"no export of version {SCHEMA}, but of version {line.schema}"
         raise ValueError(f"{found}: import it by the delaywheel that wrote it")
-    return first.store
-
-
-def _check_end(last: _Line, found: int) -> None:
-    if last.lines != found:
+    if number == last and line.lines != last - 2:
         raise ValueError("it does not end the file with the count of rows and entries before it")
 
 

@@ -161,6 +161,8 @@ async def test_changes_count_the_version_name_it_if_wanted_and_are_audited(
     assert (code, error["field"]) == (400, "weight")
     code, _ = await refusal_of(operator.remove_rule(*rule, group="g2"))
     assert code == 404
+    none = await operator.ask("GET", "/api/v1/group-rule/c1/g2")
+    assert (none.code, none.json["version"], none.json["paused"]) == (200, 0, False)
     assert (await operator.remove_rule(*rule, group="g1", version=3))["groups"] == {}
     for _ in range(2):
         await operator.change_rule("c1", "subjects", subject="a", paused=True)
