@@ -30,6 +30,7 @@ from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.seams.leaky_bucket import LeakyBucket
 from delay_transport.seams.outbox import OutBox, Wakeup
+from delay_transport.seams.read_turns import ReadTurns
 from delay_transport.seams.runtime import set_receive_low_water
 
 _FLAG_RESPONSE = 1
@@ -113,7 +114,7 @@ wait, so that what is to be done for good peers comes in between."""
 
 
 class Shared:
-    """What all connections of a listener have in common: bytes held, and lines in the log.
+    """What all connections of a listener have in common: bytes held, turns, lines in the log.
 
     Bytes: those held for all connections, and who waits for them to become fewer.
 
@@ -133,6 +134,8 @@ class Shared:
             rate=limits.warnings_per_second_max, size=limits.warnings_per_second_max * 10
         )
         self._warnings_left_out = 0
+        self.turns = ReadTurns()
+        """Who is read when."""
         self.endings = trio.CapacityLimiter(_ENDINGS_AT_ONCE)
         """Which connections may close, when many end at once."""
         # Dicts: woken in the order in which they began to wait, and of equally large frames the
@@ -423,7 +426,7 @@ class Connection:
             while self._ending is None:
                 if self._paused_at is not None or self._is_over_limit():
                     await self._pause()
-                data = await stream.receive_some(receive_bytes)
+                data = await self._shared.turns.receive(stream, receive_bytes)
                 if not data:
                     self._decoder.finish()
                     self._end(CloseReason.PEER_CLOSED, "")

@@ -3,6 +3,7 @@
 import errno
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from itertools import groupby
 from operator import attrgetter
 
@@ -147,9 +148,13 @@ class Server:
 
     async def run(self) -> None:
         """Accept and serve until stop() and the end of the last connection."""
-        async with trio.open_nursery() as self._serving, self._listener:
-            with self._accepting:
-                await self._accept()
+        with closing(self._shared.turns):
+            async with trio.open_nursery() as reading:
+                reading.start_soon(self._shared.turns.run)
+                async with trio.open_nursery() as self._serving, self._listener:
+                    with self._accepting:
+                        await self._accept()
+                reading.cancel_scope.cancel()
 
     async def _accept(self) -> None:
         while True:

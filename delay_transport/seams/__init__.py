@@ -7,6 +7,7 @@
     newcomers      how many names may be new at a time
     outbox         bytes to send, put without waiting
     process        signals, open files, garbage collector
+    read_turns     sockets that are read, some in each turn of the loop
     runtime        Clock, Network, Executor, chance
     trouble        few lines in the log about what lasts
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from delay_protocol.wire.frames import Frame, encode_frame, encode_one_way
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.connections.limits import MIB, ConnectionLimits
+from delay_transport.seams.read_turns import ReadTurns
 from tests.delay_transport.peers import (
     ADDRESS,
     HEARTBEAT,
@@ -713,15 +714,17 @@ async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     receives = 0
-    receive_some = trio.SocketStream.receive_some
+    receive = ReadTurns.receive
 
-    async def counted(stream: trio.SocketStream, max_bytes: int | None = None) -> bytes:
+    async def counted(
+        turns: ReadTurns, stream: trio.abc.Stream, bytes_max: int
+    ) -> bytes | bytearray:
         nonlocal receives
-        data = await receive_some(stream, max_bytes)
-        receives += bool(stream.socket.getsockname()[1] == server.address[1])
-        return bytes(data)
+        data = await receive(turns, stream, bytes_max)
+        receives += 1
+        return data
 
-    monkeypatch.setattr(trio.SocketStream, "receive_some", counted)
+    monkeypatch.setattr(ReadTurns, "receive", counted)
     handler = Recorder(answer_all)
     limits = ConnectionLimits(frame_bytes_per_second_min=100)
     async with serving_tcp(handler, limits) as server:
