@@ -54,7 +54,7 @@ class Page(Answer, Generic[Shown], frozen=True, kw_only=True):
 _SLICE: Final = 500
 """Rows looked at before the clock is."""
 
-_SLICE_S_MAX: Final = 0.003
+_SLICE_S_MAX: Final = 0.001
 """Seconds that a turn of the loop takes."""
 
 

@@ -13,11 +13,13 @@ import trio
 
 from delay_transport.seams.runtime import Address, format_address
 
-_COLLECT_AFTER: Final = (5_000, 10, 50)
+_COLLECT_AFTER: Final = (1_000, 3, 800)
 """Objects made and not freed before the youngest are looked through; and how many of those rounds
 make a round of the next generation. So all that came since the start is looked through once for
-every 2,500,000 objects more: with 10,000 connections that takes half a second in which nothing else
-is done, and finds next to nothing, since what is done with goes without the collector."""
+every 2,400,000 objects more: with 10,000 connections that takes half a second in which nothing else
+is done, and finds next to nothing, since what is done with goes without the collector. The younger
+rounds are small, since nothing else is done in them either. They have many more objects than are
+counted: thousands of connections that are served at once free as many as they make."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
