@@ -1,5 +1,6 @@
 """An HTTP client without sockets: requests go straight to an ASGI application, in virtual time."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -21,7 +22,7 @@ class Answer(msgspec.Struct):
     @property
     def kind(self) -> str:
         """The content type."""
-        return self.headers["content-type"]
+        return self.headers.get("content-type", "")
 
     @property
     def json(self) -> Any:  # noqa: ANN401 (whatever it is)
@@ -64,6 +65,7 @@ class Caller:
         pieces: Sequence[bytes] | None = None,
         stall_s: float = 0,
         query: Mapping[str, object] | str = "",
+        leaves_after_s: float = math.inf,
     ) -> Answer:
         """Return the answer to one request. `path` is not escaped, a `query` that is text is.
 
@@ -85,8 +87,8 @@ class Caller:
         async def receive() -> dict[str, object]:
             await trio.sleep(stall_s)
             if not parts:
-                # Nothing more comes, and the connection stands.
-                await trio.sleep_forever()
+                await trio.sleep(leaves_after_s)
+                return {"type": "http.disconnect"}
             part = parts.pop(0)
             return {"type": "http.request", "body": part, "more_body": bool(parts)}
 

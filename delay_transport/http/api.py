@@ -11,13 +11,15 @@ A request to an operation is answered as its function says, or refused:
     429 denials        too many wrong tokens
     503 busy           too much is asked at a time
 
-Each API adds the refusals of its own errors. A bug is logged, and answered 500.
+Each API adds the refusals of its own errors. A bug is logged, and answered 500. A GET ends when its
+caller closes the connection; a change is made to its end.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
+import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -141,20 +143,45 @@ class _Endpoint(Generic[C]):
             if operation.body_type is not None:
                 most = self.access.body_bytes_max
                 body = await body_of(request, operation.body_type, bytes_max=most)
-            answer = await operation.act(
-                Call(
-                    context=context,
-                    caller=caller,
-                    peer=self.access.peer_of(request),
-                    precondition=precondition,
-                    path=path,
-                    query=query,
-                    body=body,
-                )
+            call = Call(
+                context=context,
+                caller=caller,
+                peer=self.access.peer_of(request),
+                precondition=precondition,
+                path=path,
+                query=query,
+                body=body,
             )
+            answer = operation.act(call)
+            answer = await (answer if operation.is_change else _while_there(request, answer))
         if isinstance(answer, Response):
             return answer
         response = json_response(answer, operation.code)
         if etag := getattr(answer, "etag", ""):
             response.headers["ETag"] = f'"{etag}"'
         return response
+
+
+async def _while_there(request: Request, answer: Awaitable[A]) -> A:
+    """Return an answer; raise ClientDisconnect, with no more work done, once its caller leaves."""
+    found: list[A] = []
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_without, request, nursery.cancel_scope)
+        try:
+            found.append(await answer)
+        except Exception as error:  # noqa: BLE001 (raised below: a nursery would wrap it)
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not found:
+        raise ClientDisconnect
+    return found[0]
+
+
+async def _cancel_without(request: Request, scope: trio.CancelScope) -> None:
+    """Cancel a scope once the caller of a request has left; its body counts for nothing."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

@@ -39,9 +39,6 @@ HEADER_BYTES_MAX: Final = 16 * 1024
 _IDLE_S: Final = 5.0
 """Seconds for a request's line and headers to come, and between two requests."""
 
-_READ_S: Final = 10.0
-"""Seconds for a further part of a body to come."""
-
 _ENDED_S: Final = 0.1
 """Seconds that a connection without a request under way has left when its peer has ended it."""
 
@@ -141,7 +138,6 @@ def _hypercorn_config() -> hypercorn.config.Config:
     config.accesslog = None
     config.errorlog = None
     config.keep_alive_timeout = _IDLE_S
-    config.read_timeout = _READ_S  # type: ignore[assignment]
     config.h11_max_incomplete_size = HEADER_BYTES_MAX
     config.h2_max_header_list_size = HEADER_BYTES_MAX
     # A connection has one request at a time, whatever the protocol: the cap bounds both.

@@ -15,6 +15,7 @@ from delay_transport.http.operations import Answer, Call, NoPath, NoQuery, Reque
 from delay_transport.http.tokens import Tokens
 from tests import asgi
 from tests.asgi import JSON, Caller
+from tests.delay_transport.http.rig import answer_to, serving
 from tests.simulation.executor import SimExecutor
 
 Rows = dict[str, int]
@@ -249,3 +250,41 @@ async def test_names_with_anything_in_them_come_as_they_are_and_a_head_is_a_get(
     for name in ("ä%41", "a?b#c", "..", "%2F", "a+b", "<b>&\"'"):
         for method in ("GET", "HEAD"):
             assert (await Asks({name: 1}).ask(method, f"/api/row/{name}")).code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_get_ends_when_its_caller_closes_the_connection_and_a_change_does_not(
+    method: str,
+) -> None:
+    api = Api(title="slow", about="Slow.")
+    begun, may_end, ends = trio.Event(), trio.Event(), list[str]()
+
+    @api.operation(method, "/slow")
+    async def slow(call: Call[Rows, NoPath, NoQuery, None]) -> dict[str, int]:
+        """Wait."""
+        begun.set()
+        try:
+            await may_end.wait()
+            ends.append("done")
+        except trio.Cancelled:
+            ends.append("cancelled")
+            raise
+        return call.context
+
+    access = HttpAccess(Tokens(None), SimExecutor(random.Random(1)), own_address="")
+    async with serving(*api.routes(access, lambda: {"a": 1})) as address:
+        head = f"{method} /slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
+        head += "Content-Type: application/json\r\nConnection: close\r\n\r\n"
+        stream = await trio.open_tcp_stream(*address)
+        await stream.send_all(head.encode())
+        await begun.wait()
+        await stream.aclose()
+        await trio.sleep(0.2)
+        assert ends == (["cancelled"] if method == "GET" else [])
+        may_end.set()
+        with trio.fail_after(5):
+            while access.busy:  # noqa: ASYNC110 (it lasts for a moment)
+                await trio.sleep(0.01)
+        assert ends == ["cancelled" if method == "GET" else "done"]
+        # Who stays is answered.
+        assert b'{"a":1}' in await answer_to(address, head.encode())

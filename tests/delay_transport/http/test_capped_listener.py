@@ -61,7 +61,7 @@ async def test_at_the_cap_a_request_waits_until_a_time_out_gives_it_a_place(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delay_transport.http.server, "_IDLE_S", 0.5)
-    monkeypatch.setattr(delay_transport.http.server, "_READ_S", 0.5)
+    monkeypatch.setattr(delay_transport.http.server, "_REQUEST_S", 0.5)
     async with serving() as address, flooding() as flood:
         began = trio.current_time()
         await flood.open(address, 2 * CONNECTIONS_MAX, said)
