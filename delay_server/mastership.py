@@ -37,6 +37,7 @@ from delay_server.sending.dispatch import Dispatch
 from delay_server.sending.fact_recorder import FactRecorder
 from delay_server.sending.lateness import Lateness
 from delay_server.sending.outlet import Outlet
+from delay_server.sending.taken import TakenByMinute
 from delay_server.sending.undeliverable import Undeliverable
 from delay_server.target_groups import TargetGroups
 from delay_transport.seams.runtime import Clock, Runtime
@@ -83,6 +84,7 @@ class Mastership:
         self._pacer = pacer
         self._damages = damages
         self._lateness = lateness
+        self.taken = TakenByMinute()
         self._admission = admission
         self._store = node.store
         self.handout = node.store.schedule.hand_out()
@@ -432,6 +434,7 @@ class Mastership:
         self.fact_recorder.cross_off(entries, at_ms, target, Outcome(outcome))
         self._left_sender(entries)
         self._lateness.observe(entries, at_ms)
+        self.taken.count(target, len(entries), at_ms)
 
     def buried(self, entries: Entries) -> None:
         """Let go of messages whose DEAD or MOVE records are applied."""

@@ -19,6 +19,7 @@ from delay_protocol.meta.requests import BrokerState
 from delay_protocol.wire.hello import encode_hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.ingest import Ingest
+from delay_server.admin.looks import Looks
 from delay_server.admin.parts import Administered, Observed, Parts
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
@@ -94,6 +95,7 @@ class DelayServer:
         """host:port of the HTTP port for people and Prometheus."""
         self.damages = Damages(str(config.node.data_dir))
         self.lateness = Lateness(runtime.clock.boot_ms)
+        self._looks = Looks(runtime.executor)
         self._secret = secret_of(config)
         # Before anybody who has to prove it can connect.
         self._secret.read()
@@ -187,6 +189,7 @@ class DelayServer:
             pacer=self.pacer,
             lateness=self.lateness,
             duty=self.duty,
+            looks=self._looks,
         )
 
     def administered(self) -> Administered:

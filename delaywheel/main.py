@@ -23,6 +23,9 @@ _MODULES: Final[Mapping[str, str]] = {
     "weight": "node.rule_commands",
     "controls": "node.controls",
     "explain": "node.explain",
+    "find": "node.find",
+    "list": "node.pending:list_pending",
+    "count": "node.pending",
     "receiver": "node.receiver",
     "dead": "node.dead",
     "drain": "node.drain",
@@ -30,7 +33,8 @@ _MODULES: Final[Mapping[str, str]] = {
     "spark": "spark.commands",
     "settings": "servers.settings",
 }
-"""The modules of the commands, what to begin with first; one is loaded when it is wanted."""
+"""The modules of the commands, what to begin with first; one is loaded when it is wanted.
+Behind a colon stands the name that the command has there, if that is another."""
 
 
 class Commands(click.Group):
@@ -44,8 +48,9 @@ class Commands(click.Group):
         """Return a command; None: there is none of this name."""
         if cmd_name not in _MODULES:
             return None
-        module = importlib.import_module(f"delaywheel.{_MODULES[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        where, _, name = _MODULES[cmd_name].partition(":")
+        module = importlib.import_module(f"delaywheel.{where}")
+        command: click.Command = getattr(module, name or cmd_name.replace("-", "_"))
         return command
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (click's own signature)

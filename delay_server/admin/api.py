@@ -1,10 +1,11 @@
-"""Operations of a delay server: rules in force, a planned stop, the clock, reasons, dead letters.
+"""Operations of a delay server: rules in force, a planned stop, the clock, looks, dead letters.
 
 Rules are set at the meta server, or in the file of rules. Each change is in the log, with who asked
 from where; one of dead letters has two lines, before it and after it. Beside the refusals of
 `delay_transport/http/api.py` a request is answered
 
     404 unknown     there is no such dead letter
+    429 looks       several looks at all messages wait already
     409 no-meta, …  the node's state does not allow it
     503 starting    the node is not the master, or has not read its dead letters yet
     503 store       the change could not be stored
@@ -22,8 +23,9 @@ from msgspec import Meta
 
 from delay_protocol.nodes.controls import GroupControl, SubjectControl
 from delay_server.admin.dead_view import shown_letter
-from delay_server.admin.explain import Explained, explain_subject, find
-from delay_server.admin.parts import Administered, NotMasterError
+from delay_server.admin.looking import explain, find
+from delay_server.admin.parts import Administered, NotMasterError, about
+from delay_server.admin.pending import count, list_pending
 from delay_server.admin.status import following_of
 from delay_server.dead.dead_letters import DeadLetters
 from delay_transport.http.api import Api, Refusal
@@ -31,8 +33,6 @@ from delay_transport.http.operations import Answer, Call, NoPath, NoQuery, Reque
 from delay_transport.http.pages import PageQuery, page_of
 from delay_transport.http.problems import RequestError
 from storage.disk.errors import StorageError
-from storage.disk.spans import MINUTE_MAX
-from storage.readers.find_row import FindRow
 from storage.schedule.dead_index import DeadRow
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -51,11 +51,6 @@ clock in ms since 1970 UTC.""",
 )
 
 Json = dict[str, Any]
-
-
-def about(text: str) -> Meta:
-    """Return the description of a field in the OpenAPI document."""
-    return Meta(description=text)
 
 
 # Rules, the clock, and a planned stop
@@ -157,59 +152,12 @@ async def accept_clock(call: Call[Administered, NoPath, NoQuery, None]) -> Clock
     return ClockAccepted(clock_held=call.context.observe().duty.clock_held)
 
 
-# Reasons
+# Looks
 
-
-class ExplainQuery(Request, frozen=True, kw_only=True):
-    """The subject or the id that is to be explained: one of both."""
-
-    subject: Annotated[str | None, about("All messages of this subject.")] = None
-    id: Annotated[str | None, about("Messages with this id.")] = None
-    minute: Annotated[
-        Annotated[int, Meta(ge=0, le=MINUTE_MAX)] | None,
-        about("With an id: messages due in this minute since 1970 UTC."),
-    ] = None
-
-
-@API.operation("GET", "/explain")
-async def explain(call: Call[Administered, NoPath, ExplainQuery, None]) -> Json:
-    """Show where messages are, and why they were not delivered."""
-    query, parts = call.query, call.context.parts()
-    if query.subject is not None and query.id is None:
-        return await explain_subject(parts, query.subject)
-    if query.id is None or query.subject is not None:
-        raise RequestError(400, "bad-value", "give either subject or id")
-    messages, search = await find(parts, message_id=query.id.encode(), due_minute=query.minute)
-    return {
-        "messages": [_shown(message) for message in messages],
-        "rows_looked_at": search.examined,
-        "complete": search.is_complete,
-        "hint": "" if messages else _hint(search),
-    }
-
-
-def _hint(search: FindRow) -> str:
-    """Return what it means that nothing was found."""
-    if search.unreadable:
-        return f"{search.unreadable} places were unreadable: run `delaywheel log verify`"
-    if not search.is_complete:
-        return "the search did not reach what was just acknowledged: the disk stalls, or is full"
-    return "no message with this id waits or was delivered lately (--at: in that minute)"
-
-
-def _shown(message: Explained) -> Json:
-    row, held = message.row, message.held
-    return {
-        "sequence": row.sequence,
-        "subject": row.subject.decode(errors="replace"),
-        "due_ms": row.due_ms,
-        "segment": row.segment,
-        "reason": "done" if message.reason is None else message.reason.value,
-        "group": None if held is None else held.group,
-        "holder": None if held is None else held.holder or None,
-        "fact": row.fact,
-        "dead_letter": message.is_letter,
-    }
+API.operation("GET", "/find")(find)
+API.operation("GET", "/explain")(explain)
+API.operation("GET", "/list")(list_pending)
+API.operation("GET", "/count")(count)
 
 
 # Dead letters

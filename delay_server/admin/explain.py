@@ -1,27 +1,22 @@
 """Describes messages of a running node to `reasons.py`, which says why they were not delivered."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_server.admin.parts import Parts
 from delay_server.admin.reasons import GroupLook, Look, Reason, reason_of
 from sender.queues.parcels import Entries
 from sender.queues.places import HeldPart, Where
-from storage.disk.spans import dead_key
-from storage.readers.find_row import FindRow, FoundRow
+from storage.batch.item_formats import qmq_message_id
+from storage.disk.spans import MINUTE_MS, dead_key
+from storage.readers.looking import FindLook, FoundRow, Present
 from storage.schedule.dead_index import DeadRow
-
-_STEP_ROWS: Final = 100_000
-"""Rows looked at in one step; filing and loading go on in between."""
-_FILED_WITHIN_S: Final = 5.0
-"""What was acknowledged is filed within milliseconds, unless the disk stalls or is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +30,8 @@ class Explained:
     held: HeldPart | None = None
     """Where the sender has it, if it has it."""
     is_letter: bool = False
+    is_loaded: bool = False
+    """It is in memory, or on its way there."""
 
 
 def _groups_of(parts: Parts, number: int | None, name: str) -> list[str]:
@@ -83,6 +80,20 @@ def _reason_now(parts: Parts, row: FoundRow) -> tuple[Reason, HeldPart | None]:
         is_due=row.due_ms <= parts.pacer.trusted_ms(),
     )
     return reason_of(look), part
+
+
+def _loaded(parts: Parts, rows: Sequence[FoundRow]) -> set[int]:
+    """Return the sequences of the rows that the reading of their lanes has come past.
+
+    To be called in the schedule_log's lane. What was given back to the disk is read again.
+    """
+    ids, lanes = parts.node.store.schedule.subjects.ids, parts.master.handout.lanes
+    of = lanes.lanes_of(np.array([ids.get(row.subject, -1) for row in rows], np.intp)).tolist()
+    return {
+        row.sequence
+        for row, lane in zip(rows, of, strict=True)
+        if (max(row.due_ms, row.minute * MINUTE_MS), row.sequence) <= lanes.loading_of(lane)
+    }
 
 
 def _has(held: Iterable[Entries], sequence: int) -> bool:
@@ -209,43 +220,46 @@ def counts(parts: Parts) -> dict[str, int]:
 
 async def find(
     parts: Parts, *, message_id: bytes, due_minute: int | None = None
-) -> tuple[list[Explained], FindRow]:
+) -> tuple[list[Explained], FindLook]:
     """Look for a message by its id among all that have a row, and dead letters.
 
-    Several may have the hash of an id. What is done with has a row for a while only, unless
-    `due_minute` says where it is to be found.
+    What is done with has a row for a while only, unless `due_minute` says where it is to be found.
     """
     id_hash = xxh3_64_intdigest(message_id)
+    minutes = () if due_minute is None else (due_minute,)
     before = await _dead_letters(parts, id_hash)
-    search = await _rows(parts, id_hash, due_minute)
+    search, rows, loaded = await _rows(parts, message_id, id_hash, minutes)
     # After the rows: what becomes a dead letter meanwhile is found twice, and not missed.
     letters = await _dead_letters(parts, id_hash)
-    found = list(_explained(parts, search.found, letters))
+    found = list(_explained(parts, rows, letters, loaded))
     if before and all(one.reason is None for one in found):
         # It was requeued, maybe, while this looked for it.
-        search = await _rows(parts, id_hash, due_minute)
-        found = list(_explained(parts, search.found, letters))
+        search, rows, loaded = await _rows(parts, message_id, id_hash, minutes)
+        found = list(_explained(parts, rows, letters, loaded))
     return found, search
 
 
-async def _rows(parts: Parts, id_hash: int, due_minute: int | None) -> FindRow:
-    """Return the rows with the hash of an id."""
-    node = parts.node
-    # What is acknowledged is filed, and what waits to be written is written, or it would not be
-    # found. Without space nothing is.
-    with trio.move_on_after(_FILED_WITHIN_S) as waits:
-        await node.filer.drain_present()
-    await node.access.run(node.store.schedule.flush, parts.pacer.now_ms())
-    search = FindRow(
-        node.store.schedule,
-        id_hash,
-        due_minute=due_minute,
-    )
-    while not await node.access.run(search.step, _STEP_ROWS):
-        await trio.lowlevel.checkpoint()
-    if waits.cancelled_caught and not search.found:
-        search.is_complete = False
-    return search
+async def _rows(
+    parts: Parts, message_id: bytes, id_hash: int, minutes: Collection[int]
+) -> tuple[FindLook, list[FoundRow], set[int]]:
+    """Return a look for the rows with an id, the rows by sequence, and which are loaded."""
+
+    def look(present: Present) -> FindLook:
+        return FindLook(present, id_hash, minutes=minutes)
+
+    def look_again(present: Present) -> FindLook:
+        return FindLook(present, id_hash, minutes=pending, is_elsewhere=False)
+
+    search = await parts.looks.run(parts.node, look)
+    rows = {row.sequence: row for row in search.found}
+    if pending := {row.minute for row in search.found if not row.is_crossed_off}:
+        # All of them were looked at meanwhile, for seconds maybe.
+        again = await parts.looks.run(parts.node, look_again)
+        rows |= {row.sequence: row for row in again.found}
+    # Others may have the hash; an item that is damaged is a candidate.
+    ids = {b"", message_id}
+    found = [rows[one] for one in sorted(rows) if qmq_message_id(rows[one].item) in ids]
+    return search, found, await parts.node.access.run(_loaded, parts, found)
 
 
 async def _dead_letters(parts: Parts, id_hash: int) -> list[DeadRow]:
@@ -254,7 +268,9 @@ async def _dead_letters(parts: Parts, id_hash: int) -> list[DeadRow]:
     return [row for row in letters.listed() if row.id_hash == id_hash]
 
 
-def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> Iterator[Explained]:
+def _explained(
+    parts: Parts, rows: list[FoundRow], letters: list[DeadRow], loaded: Collection[int]
+) -> Iterator[Explained]:
     """Yield the explanation of each row and dead letter; a row that died counts as its letter."""
     died = {letter.old_sequence for letter in letters}
     for row in rows:
@@ -262,12 +278,15 @@ def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> It
             yield Explained(row=row, reason=None)
         elif row.sequence not in died:
             reason, held = _reason_now(parts, row)
-            yield Explained(row=row, reason=reason, held=held)
+            is_loaded = row.sequence in loaded
+            yield Explained(row=row, reason=reason, held=held, is_loaded=is_loaded)
     for letter in letters:
         row = FoundRow(
-            sequence=letter.sequence,
             due_ms=letter.due_ms,
+            sequence=letter.sequence,
+            minute=letter.minute,
             subject=letter.subject,
+            size=letter.size,
             segment=dead_key(letter.minute).name,
             is_crossed_off=False,
         )

@@ -6,7 +6,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import Meta
+
 from delay_server.accepting.ingest import Ingest
+from delay_server.admin.looks import Looks
 from delay_server.clock.pace import Pacer
 from delay_server.duty import Duty
 from delay_server.mastership import Mastership
@@ -23,6 +26,11 @@ class NotMasterError(Exception):
     """The request needs the master, and this node is not the master; the text says why."""
 
 
+def about(text: str) -> Meta:
+    """Return the description of a field in the OpenAPI document."""
+    return Meta(description=text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The parts of a master; they outlast it, so that a look at them never ends half way."""
@@ -33,6 +41,7 @@ class Parts:
     lateness: Lateness
     duty: Callable[[], Duty]
     """Returns what the node may do now: a look may take so long that it changes."""
+    looks: Looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

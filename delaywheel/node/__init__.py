@@ -4,6 +4,9 @@
     dead            `delaywheel dead`
     drain           `delaywheel drain`
     explain         `delaywheel explain`
+    find            `delaywheel find`
+    pending         `delaywheel list`, `count`
+    receiver        `delaywheel receiver`
     rule_commands   `delaywheel pause`, `resume`, `limit`, `weight`
     send            `delaywheel send`
 

@@ -2,8 +2,8 @@
 
     arrow            batches as Arrow tables
     dead_reader      items of dead letters
-    find_row         the row of a message that waits
     item_reader      items of due messages
+    looking          pages and counts of what is pending, and the rows of one message
     manifest         what a directory commits at one moment
     manifest_check   manifests that no directory can have made
 

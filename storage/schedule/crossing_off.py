@@ -136,6 +136,11 @@ class CrossingOff:
                 return segment
         return None
 
+    @property
+    def in_no_file(self) -> list[FactBlock]:
+        """The facts that no segment's file has, and the outcomes whose records are not applied."""
+        return [*self._unfiled, *self._known]
+
     def unfiled_of(self, key: SegmentKey) -> Int64s:
         """Return the sequences of the facts of a segment that are not filed yet."""
         return _sequences_of(self._unfiled, key)

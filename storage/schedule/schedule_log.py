@@ -64,7 +64,7 @@ class ScheduleLog:
     ) -> None:
         self.disk = disk
         self.subjects = SubjectTable(bytes_max=limits.subjects_bytes_max)
-        self._log_uuid = log_uuid
+        self.log_uuid = log_uuid
         self._limits = limits
         self.waiting = WaitingRows()
         self.segments: dict[int, Segment] = {}
@@ -313,7 +313,7 @@ class ScheduleLog:
     def _segment(self, key: SegmentKey) -> Segment:
         segment = self.segments.get(key.code)
         if segment is None:
-            segment = self.segments[key.code] = Segment.new(self.disk, self._log_uuid, key)
+            segment = self.segments[key.code] = Segment.new(self.disk, self.log_uuid, key)
             # After a restart facts may be known before the rows that they tell of are written.
             segment.facts_seen = len(self.facts.unfiled_of(key))
         return segment
@@ -399,7 +399,7 @@ class ScheduleLog:
 
     def new_segment(self, key: SegmentKey) -> Segment:
         """Return an empty segment that does not count yet."""
-        return Segment.new(self.disk, self._log_uuid, key)
+        return Segment.new(self.disk, self.log_uuid, key)
 
     def waits(self, key: SegmentKey) -> bool:
         """Say whether rows of a segment wait in memory."""

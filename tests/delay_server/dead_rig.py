@@ -1,5 +1,6 @@
 """Dead letters in a world of one server, and an operator who asks for them over HTTP."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,18 @@ class Caller:
         self._caller = asgi.Caller(app, peer=peer, headers=lines)
 
     async def ask(
-        self, method: str, target: str, body: object = None, *, raw: bytes | None = None
+        self,
+        method: str,
+        target: str,
+        body: object = None,
+        *,
+        raw: bytes | None = None,
+        leaves_after_s: float = math.inf,
     ) -> tuple[int, Any]:
         path, _, query = target.partition("?")
-        answer = await self._caller.ask(method, path, body, raw=raw, query=query)
+        answer = await self._caller.ask(
+            method, path, body, raw=raw, query=query, leaves_after_s=leaves_after_s
+        )
         return answer.code, answer.json if answer.kind.endswith("json") else answer.body
 
 
@@ -61,7 +70,7 @@ async def bury(world: World, server: DelayServer, *names: str) -> Caller:
 
 async def explained(operator: Caller, query: str) -> list[dict[str, Any]]:
     """Return what is said of a message."""
-    code, answer = await operator.ask("GET", f"/explain?{query}")
+    code, answer = await operator.ask("GET", f"/find?{query}")
     assert code == 200
     found: list[dict[str, Any]] = answer["messages"]
     return found

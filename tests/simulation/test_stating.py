@@ -8,7 +8,7 @@ import pytest
 from delay_server.admin.explain import Explained, counts, find
 from delay_server.admin.parts import Parts
 from delay_server.admin.reasons import Reason
-from storage.readers.find_row import FindRow
+from storage.readers.looking import FindLook
 from tests.seeds import first_of
 from tests.simulation import stating
 from tests.simulation.scenario import Scenario
@@ -85,7 +85,7 @@ def test_a_reason_that_cannot_be_is_noticed(
     scenario: Scenario,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def lie(parts: Parts, *, message_id: bytes) -> tuple[list[Explained], FindRow]:
+    async def lie(parts: Parts, *, message_id: bytes) -> tuple[list[Explained], FindLook]:
         found, search = await find(parts, message_id=message_id)
         return [
             dataclasses.replace(one, reason=said) if one.reason is instead_of else one

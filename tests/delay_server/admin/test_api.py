@@ -21,7 +21,7 @@ async def test_a_subject_is_paused_explained_and_resumed() -> None:
         await have_rules(server, "a.*")
         await world.keep(make_item("m1", world.now_ms + 500))
         await trio.sleep(2)
-        _, answer = await operator.ask("GET", "/explain?id=m1")
+        _, answer = await operator.ask("GET", "/find?id=m1")
         (message,) = answer["messages"]
         assert (message["reason"], message["subject"], message["group"]) == ("paused", "a.b", None)
         _, about = await operator.ask("GET", "/explain?subject=a.b")
@@ -83,9 +83,9 @@ async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
     ("method", "target", "body", "code"),
     [
         ("GET", "/explain", None, 400),
-        ("GET", "/explain?id=a&subject=b", None, 400),
-        ("GET", "/explain?id=a&minute=-1", None, 400),
-        ("GET", f"/explain?id=a&minute={2**63}", None, 400),
+        ("GET", "/explain?id=a", None, 400),
+        ("GET", "/find?id=a&minute=-1", None, 400),
+        ("GET", f"/find?id=a&minute={2**63}", None, 400),
         ("POST", "/drain", {"seconds": 10**400}, 400),
         ("POST", "/drain", {"seconds": -1}, 400),
         ("POST", "/drain", {"seconds": 1e9}, 400),
@@ -142,7 +142,11 @@ async def test_every_endpoint_but_health_wants_a_token_for_what_it_does(tmp_path
             ("GET", "/metrics", None, reads),
             ("GET", "/controls", None, reads),
             ("GET", "/dead", None, reads),
-            ("GET", "/explain?id=m1", None, reads),
+            ("GET", "/find?id=m1", None, reads),
+            ("GET", "/find?id=m1&body=true", None, changes),
+            ("GET", "/explain?subject=s", None, reads),
+            ("GET", "/list?subject=s", None, reads),
+            ("GET", "/count", None, reads),
             ("POST", "/dead/requeue", {"subject": "s"}, changes),
             ("POST", "/dead/drop", {"subject": "s"}, changes),
             ("POST", "/clock/accept", {}, changes),

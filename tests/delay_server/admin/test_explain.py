@@ -94,7 +94,7 @@ async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() ->
             with nothing_filed(server):
                 await producer.send(make_item("m", world.now_ms + 60_000))
                 assert server.node.filer.backlog_rows == 1
-                code, answer = await operator.ask("GET", "/explain?id=m")
+                code, answer = await operator.ask("GET", "/find?id=m")
                 assert (code, answer["messages"], answer["complete"]) == (200, [], False)
                 nursery.start_soon(ask)
                 await trio.sleep(1)
@@ -297,7 +297,7 @@ async def test_a_message_of_a_complete_minute_is_found_with_its_fact_when_it_is_
         await until(lambda: world.broker.ids == ["m"])
         delivered_ms = world.now_ms
         await until(lambda: not list(server.node.store.schedule.of_time()), seconds=600, step_s=1)
-        code, answer = await operator.ask("GET", "/explain?id=m")
+        code, answer = await operator.ask("GET", "/find?id=m")
         assert (code, answer["messages"]) == (200, [])
         assert "--at" in answer["hint"]
         (row,) = await explained(operator, f"id=m&minute={minute}")

@@ -122,7 +122,7 @@ def test_rules_are_changed_at_the_meta_server_and_followed_at_a_node(
     [
         (["pause", "--subject"], CLUSTER),
         (["limit", "--rate", "5", "--group"], CLUSTER),
-        (["explain", "--id"], ["--server"]),
+        (["find", "--id"], ["--server"]),
         (["dead", "list", "--subject"], ["--server"]),
         (["dead", "requeue", "--group"], ["--server"]),
     ],

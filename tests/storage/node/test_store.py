@@ -27,7 +27,7 @@ from storage.disk.errors import (
 )
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_of_name
 from storage.node.store import Store, StoreSettings
-from storage.readers.find_row import FindRow
+from storage.readers.looking import FindLook, take_present
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
 from storage.state.controls_file import controls_file
 from storage.state.identity import read_identity
@@ -347,8 +347,8 @@ def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
     rig.reopen()
     rig.checkpoint()
     assert rig.store.checkpoint.quarantined == (coarse,)
-    search = FindRow(rig.store.schedule, 10**6)
-    while not search.step(100):
+    search = FindLook(take_present(rig.store.schedule), 10**6)
+    while not search.step():
         pass
     # It may be in there.
     assert (search.is_complete, search.unreadable) == (False, 1)
