@@ -10,6 +10,7 @@ receivers  a burst to receivers that attach, and lateness at 1,000 messages a se
            subjects that two names receive, of one name's; a subject beside one that 16 receive
 registering  a meta server: 200,000 subjects loaded, 5,000 registrations at once and an operator
            beside, 1,000 groups of three delay servers and 100 elections at once
+looking    pages and counts of 10,000,000 pending messages, and lateness beside them
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
 """
 
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import burst, registering
+from benchmarks import burst, looking, registering
 from benchmarks.attached import measured as attached
 from benchmarks.both import together
 from benchmarks.load import Load, build_load, codec_seconds, send_load
@@ -146,6 +147,12 @@ def register(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def look(directory: Path, scale: float) -> None:
+    """Measure looks at many pending messages."""
+    for name, value in looking.measure(directory, scale):
+        say(name, value)
+
+
 def reconcile(directory: Path, scale: float) -> None:
     """Measure how fast logs are reconciled."""
     # pyarrow is optional, and nothing else here needs it.
@@ -164,6 +171,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "replicas": replicas,
     "receivers": receivers,
     "registering": register,
+    "looking": look,
     "reconcile": reconcile,
 }
 

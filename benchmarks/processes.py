@@ -131,17 +131,20 @@ class DelayServer(Process):
         """Where it takes messages."""
         return "127.0.0.1", self.port
 
+    def ask(self, path: str) -> bytes:
+        """Return GET of a path."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/{path}") as answer:
+            found: bytes = answer.read()
+            return found
+
     def status(self) -> dict[str, Any]:
         """Return GET /status."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/status") as answer:
-            status: dict[str, Any] = json.load(answer)
-            return status
+        status: dict[str, Any] = json.loads(self.ask("status"))
+        return status
 
     def metrics(self) -> str:
         """Return GET /metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics") as answer:
-            metrics: bytes = answer.read()
-            return metrics.decode()
+        return self.ask("metrics").decode()
 
 
 def delivering(directory: Path, ports: Sequence[int]) -> DelayServer:
