@@ -1,6 +1,6 @@
 """`delaywheel receiver`: a name of receivers, and what it has at each delay group."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -9,6 +9,8 @@ from delaywheel.cluster.masters import Masters
 from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.cluster.rules import Rules
 from delaywheel.shared.admin_client import Session
+from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.tables import Columns, figures_table, rows_table, screen
 from delaywheel.shared.terminal import print_json
 
@@ -26,9 +28,9 @@ _COLUMNS: Final[Columns] = {
 }
 
 
-@click.group(short_help="Show a name of receivers.")
+@click.group(short_help="Show or remove a name of receivers.")
 def receiver() -> None:
-    """Show a name of receivers. Its subjects and its policy are set by `delaywheel admin`."""
+    """Show or remove a name of receivers. `delaywheel admin` sets its subjects and its policy."""
 
 
 @receiver.command("show")
@@ -69,3 +71,59 @@ def _at(session: Session, name: str) -> dict[str, Any]:
     attached = str(group.get("address", "0 attached")).partition(" ")[0]
     trouble = group.get("why_none", "nothing leads to it here")
     return {"attached": int(attached), **counts, "dead": dead, "trouble": trouble}
+
+
+@receiver.command("remove")
+@click.argument("name", metavar="NAME")
+@asks("rules", timeout_s=LONG_S)
+def remove(*, name: str, rules: Rules) -> None:
+    """Remove a name of receivers, unless messages wait for it.
+
+    Those are its copies and retries, and the messages of subjects that it alone receives, at all
+    delay groups. Each of these has to answer. `delaywheel admin remove receiver` does not look.
+
+    \b
+    Example:
+      delaywheel receiver remove billing --meta 127.0.0.1:8080
+    """
+    row = rules.session.ask("GET", "receiver", name)
+    rows = rules.session.rows("receiver", query={}, limit=None)
+    others = [one["patterns"] for one in rows if one["name"] != name and one["patterns"]]
+    masters, waiting = Masters(None, rules), 0
+    for delay_group, session in masters.sessions().items():
+        with masters.answering(delay_group):
+            waiting += _waiting_for(session, row, others)
+    if masters.unanswered:
+        raise Failure(
+            f"{name} stays: {len(masters.unanswered)} delay groups did not say if messages wait "
+            "for it",
+            ExitCode.REFUSED,
+        )
+    if waiting:
+        raise Failure(
+            f"{name} stays: {waiting:,} messages wait for it; start a receiver of the name. See "
+            f"`delaywheel list --name {name}`",
+            ExitCode.REFUSED,
+        )
+    rules.session.ask("DELETE", "receiver", name)
+    click.echo(f"{name} is removed")
+
+
+def _waiting_for(session: Session, row: Json, others: Sequence[Sequence[str]]) -> int:
+    """Return how many messages wait for a name of receivers at one delay server.
+
+    others: the patterns of each other name
+    """
+    from delay_protocol.basics.subjects import Patterns
+
+    asked: list[Json] = [{"name": row["name"]}]
+    asked += [{"name": "", "subject": pattern, "by": "subject"} for pattern in row["patterns"]]
+    copies, *own = [session.ask("GET", "count", query=one)["rows"] for one in asked]
+    shared = [Patterns(one) for one in others]
+    alone: dict[str, int] = {
+        subject: sum(counted["counts"])
+        for rows in own
+        for subject, counted in rows.items()
+        if subject and not any(one.take(subject) for one in shared)
+    }
+    return sum(sum(counted["counts"]) for counted in copies.values()) + sum(alone.values())

@@ -63,6 +63,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
             ("log", "salvage"),
             ("log", "verify"),
             ("meta-server",),
+            ("receiver", "remove"),
             ("receiver", "show"),
             ("pause",),
             ("resume",),

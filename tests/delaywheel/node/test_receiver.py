@@ -1,13 +1,15 @@
-"""`delaywheel receiver show`: a name, and what it has at each delay group."""
+"""`delaywheel receiver`: what a name has at each delay group, and its end."""
 
 import json
 from contextlib import ExitStack
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
+import pytest
 from click.testing import CliRunner
 
 from delaywheel.main import main
+from tests.delaywheel.endings import refused
 from tests.delaywheel.json_servers import answering
 from tests.delaywheel.node.test_dead import group
 
@@ -91,3 +93,77 @@ def test_a_name_is_shown_with_what_it_has_at_each_delay_group() -> None:
     assert "orders.*, paid" in text
     assert "10s 1m" in text
     assert "nothing leads" in text
+
+
+class RemovingMeta:
+    """A meta server with names of receivers; it notes what is removed."""
+
+    def __init__(self, addresses: list[str], *others: tuple[str, list[str]]) -> None:
+        self.groups = [group(f"d{number}", one) for number, one in enumerate(addresses, 1)]
+        self.rows = [ROW, *({"name": name, "patterns": patterns} for name, patterns in others)]
+        self.removed: list[str] = []
+
+    def answer(self, method: str, target: str, _headers: dict[str, str], _body: bytes) -> Answer:
+        path = urlsplit(target).path.removeprefix("/api/v1/")
+        if method == "DELETE":
+            self.removed.append(path)
+            return 200, b"{}"
+        found: dict[str, object] = {
+            "receiver/billing": ROW,
+            "receiver": {"items": self.rows, "next": None},
+            "topology": {"delay_groups": self.groups},
+        }
+        return 200, json.dumps(found[path]).encode()
+
+
+def counting(counts: dict[tuple[str, str], dict[str, int]]) -> Any:  # noqa: ANN401 (as above)
+    """Return what a delay server answers to counts, by name and subject."""
+
+    def answer(_method: str, target: str, _headers: dict[str, str], _body: bytes) -> Answer:
+        parts = urlsplit(target)
+        if parts.path == "/status":
+            return 200, b"{}"
+        assert parts.path == "/count"
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        rows = counts.get((query.get("name", "-"), query.get("subject", "*")), {})
+        found = {name: {"before": 1, "counts": [n], "later": 1} for name, n in rows.items()}
+        return 200, json.dumps({"rows": found}).encode()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("counts", "waiting"),
+    [
+        ({}, 0),
+        ({("billing", "*"): {"": 3}}, 3),
+        # Of subjects that it alone receives; those that mail has too get there all the same.
+        ({("", "orders.*"): {"": 9, "orders.eu": 4, "orders.mail": 5}}, 4),
+        ({("", "orders.*"): {"": 9, "%": 9}, ("", "paid"): {"": 1, "paid": 1}}, 10),
+    ],
+)
+def test_a_name_for_which_messages_wait_stays(
+    counts: dict[tuple[str, str], dict[str, int]], waiting: int
+) -> None:
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(answering(counting(one))) for one in (counts, {})]
+        meta_server = RemovingMeta(addresses, ("mail", ["orders.mail"]), ("none", []))
+        where = stack.enter_context(answering(meta_server.answer))
+        words = ["receiver", "remove", "billing", "--meta", where, "--cluster", "c"]
+        result = CliRunner().invoke(main, words)
+    if waiting:
+        refused(result, 7, f"billing stays: {waiting} messages wait for it")
+    assert meta_server.removed == ([] if waiting else ["receiver/billing"])
+    assert result.exit_code == (7 if waiting else 0)
+
+
+def test_a_name_stays_while_a_group_does_not_say_if_messages_wait_for_it() -> None:
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(answering(counting({}))), "127.0.0.1:1"]
+        meta_server = RemovingMeta(addresses)
+        where = stack.enter_context(answering(meta_server.answer))
+        words = ["receiver", "remove", "billing", "--meta", where, "--cluster", "c"]
+        result = CliRunner().invoke(main, words)
+    assert result.exit_code == 7
+    assert "1 delay groups did not say if messages wait" in result.stderr
+    assert meta_server.removed == []
