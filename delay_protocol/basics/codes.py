@@ -56,6 +56,8 @@ class CommandCode(IntEnum):
     RECEIVER_REGISTER = 1044
     """A receiver asks a meta server where to attach: answered when there is something new, or after
     a while."""
+    CHANGE = 1050
+    """A client takes messages back, or has them at another time."""
 
 
 class ResponseCode(IntEnum):
