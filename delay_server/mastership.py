@@ -20,6 +20,7 @@ from delay_protocol.basics.subjects import real_subject, retry_subject
 from delay_protocol.wire.hello import Hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
+from delay_server.changing.cancelling import Cancelling
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.damages import Damages
 from delay_server.dead.dead_letters import PENDING_MAX, DeadLetters
@@ -93,7 +94,11 @@ class Mastership:
         self.targets = self._make_targets()
         if (routes := self.targets.routes) is not None:
             admission.why_barred, routes.on_barred = routes.why_barred, admission.forget
-        self.items = ItemReader(disk, damages.note)
+        self.cancelling = Cancelling(
+            read_items=ItemReader(disk, damages.note).read,
+            on_settled=self.buried,
+            give_back=self.give_back,
+        )
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
         self._make_lanes()
         self._make_committer()
@@ -205,7 +210,7 @@ class Mastership:
         """Make what records messages that brokers refuse for good, and what is done about them."""
         self.dead_recorder = DeadLetterRecorder(
             committer=self.committer,
-            read_items=self.items.read,
+            read_items=self.cancelling.read,
             subject_for=self.subject_for,
             on_damaged=self.undelivered,
             on_buried=self.buried,
@@ -234,7 +239,7 @@ class Mastership:
             clock=TrustedClock(self._runtime.clock, self._pacer),
             network=self._runtime.network,
             chance=self._node.own_chance(),
-            read_items=self.items.read,
+            read_items=self.cancelling.read,
             subject_name=schedule.subjects.names.__getitem__,
             on_outcome=self._settled,
             on_damaged=self.undelivered,
@@ -365,7 +370,7 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        return self.dead_recorder.count + self.moves.unfiled.count
+        return self.dead_recorder.count + self.moves.unfiled.count + self.cancelling.kept
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.outlet.offer(entries, lane=lane, late=late)
@@ -444,6 +449,7 @@ class Mastership:
     def _applied(self, found: Sequence[FactBlock], last: int) -> None:
         """Let go of what the schedule_log knows the outcome of."""
         self.fact_recorder.applied_to(last)
+        self.cancelling.applied_to(last)
         for facts in found:
             self.fact_recorder.count(facts)
             self.dead_recorder.unfiled.filed(facts)
@@ -488,7 +494,11 @@ class Mastership:
         self._room_has_grown()
 
     def undelivered(self, entries: Entries) -> None:
-        """Leave damaged messages on disk: they stay pending until they are salvaged."""
+        """Leave damaged messages on disk: they stay pending until they are salvaged.
+
+        Those that are cancelled have no bytes either.
+        """
+        entries = self.cancelling.take_from(entries)
         self.undeliverable.note(entries)
         self._left_sender(entries)
 
@@ -524,7 +534,7 @@ def _moves_of(master: Mastership, *, admission: Admission, node: Node, clock: Cl
     return Moves(
         committer=master.committer,
         admission=admission,
-        read_items=master.items.read,
+        read_items=master.cancelling.read,
         subject_name=node.store.schedule.subjects.names.__getitem__,
         subject_for=master.subject_for,
         now_ms=clock.now_ms,
@@ -541,7 +551,7 @@ def _copier_of(master: Mastership, node: Node) -> Copier:
         committer=master.committer,
         budget=node.budget,
         unfiled=master.moves.unfiled,
-        read_items=master.items.read,
+        read_items=master.cancelling.read,
         subject_name=node.store.schedule.subjects.names.__getitem__,
         names_of=(lambda _: []) if routes is None else routes.names_of,
         give_back=master.give_back,

@@ -21,6 +21,8 @@ from delay_server.accepting.admission import Admission
 from delay_server.accepting.ingest import Ingest
 from delay_server.admin.looks import Looks
 from delay_server.admin.parts import Administered, Observed, Parts
+from delay_server.changing.changer import Changer
+from delay_server.changing.requests import Changes
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
 from delay_server.damages import Damages
@@ -127,6 +129,12 @@ class DelayServer:
             credentials=self.credentials,
         )
         self.ingest.receivers = self.receivers
+        self.changes = Changes(
+            duty=self.duty,
+            now_ms=runtime.clock.now_ms,
+            horizon_ms=lambda: self.ingest.limits.horizon_ms,
+        )
+        self.ingest.changes = self.changes
         self.ingest.slaves = Slaves(self.leading, self.credentials)
         self.listener: Server | None = None
         self._term = trio.CancelScope()
@@ -371,6 +379,7 @@ class DelayServer:
         if self._mastership is not None:
             self._mastership.fence()
         self.ingest.drop()
+        self.changes.drop()
         self.receivers.drop()
         self.follow_duty()
 
@@ -437,6 +446,8 @@ class DelayServer:
         with trio.move_on_at(deadline):
             await self.ingest.stop()
         with trio.move_on_at(deadline):
+            await self.changes.stop()
+        with trio.move_on_at(deadline):
             # While they can still say what they are done with.
             await self.receivers.stop()
         # Slaves are served until all is committed.
@@ -489,6 +500,9 @@ async def _serve_term(
         # What the master does.
         async with server.master_of(node) as mastership:
             await mastership.begin(term)
+            changer = Changer(mastership, node, now_ms=server.runtime.clock.now_ms)
+            term.start_soon(changer.run)
+            term.start_soon(server.changes.run, changer)
             server.ingest.commit_by(mastership.committer.submit)
             server.take_messages()
             if not server.has_started:

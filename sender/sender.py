@@ -48,7 +48,7 @@ from sender.queues.parcels import (
     count_of,
     first_try,
 )
-from sender.queues.places import HeldPart, Where
+from sender.queues.places import Having, HeldPart, Where
 from sender.queues.put_off import PutOff
 from sender.settings.config import BrokerGroup, SenderConfig, check_groups
 
@@ -244,6 +244,19 @@ class Sender:
             yield HeldPart(Where.QUEUED, parcel.lane, None, parcel.entries)
         yield from self._put_off.parts()
         yield from self._groups.parts()
+
+    def with_whom(self, wanted: frozenset[int]) -> dict[int, Having]:
+        """Return who has, or may have, those of these sequences.
+
+        In doubt is also what no broker answered for; where more are in doubt than are known, that
+        is told by `doubts_all`.
+        """
+        return self._history.doubtful(wanted) | self._groups.with_whom(wanted)
+
+    @property
+    def doubts_all(self) -> bool:
+        """Whether any entry that was due may be with a broker that did not answer for it."""
+        return self._history.doubts_all
 
     def status(self) -> list[GroupStatus]:
         """Return a look at each group: those that leave, then the others as they came."""

@@ -20,7 +20,7 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
     another command                                                  3 UNKNOWN_CODE
 
 What receivers say (ATTACH, FLOW, SETTLE) goes to delay_server/receiving/receivers.py, what slaves
-say to delay_server/replicas.py::Slaves.
+say to delay_server/replicas.py::Slaves, CHANGE to delay_server/changing/requests.py.
 """
 
 from collections import Counter, deque
@@ -50,6 +50,7 @@ _WHY_LENGTH_MAX = 500
 """Letters of the reason that goes with code 51."""
 
 _OF_RECEIVERS = frozenset({CommandCode.ATTACH, CommandCode.FLOW, CommandCode.SETTLE})
+_CHANGES = frozenset({CommandCode.CHANGE})
 _OF_SLAVES = frozenset(
     {
         CommandCode.NODE_CHALLENGE,
@@ -155,6 +156,8 @@ class Ingest:
         """Set by the server: takes what receivers say."""
         self.slaves: OtherHandler | None = None
         """Set by the server: takes what the other nodes of the group say."""
+        self.changes: OtherHandler | None = None
+        """Set by the server: takes what clients want to cancel or move."""
         self.counts = IngestCounts()
 
     # -- FrameHandler ------------------------------------------------------------------------
@@ -179,7 +182,11 @@ class Ingest:
 
     def _take_other(self, connection: Connection, frame: Frame) -> None:
         """Take a request that is not a producer's."""
-        for codes, handler in ((_OF_RECEIVERS, self.receivers), (_OF_SLAVES, self.slaves)):
+        for codes, handler in (
+            (_OF_RECEIVERS, self.receivers),
+            (_OF_SLAVES, self.slaves),
+            (_CHANGES, self.changes),
+        ):
             if frame.code in codes and handler is not None:
                 handler.take(connection, frame)
                 return

@@ -185,6 +185,17 @@ class FactRecorder:
         durable = sum(len(rows) for rows, last in self._unapplied if last > beyond)
         return durable + sum(map(len, (*self._writing, *self._waiting)))
 
+    def having(self, wanted: frozenset[int]) -> frozenset[int]:
+        """Return those of these sequences whose outcome came and is not applied yet."""
+        rows = (*self._rows_waiting, *self._rows_writing, *(rows for rows, _ in self._unapplied))
+        found = (wanted.intersection(some["sequence"].tolist()) for some in rows)
+        return frozenset().union(*found)
+
+    @property
+    def unapplied(self) -> int:
+        """Outcomes that are durable and not applied, about."""
+        return self._unapplied_bytes // _UNAPPLIED_BYTES
+
     # -- commits -----------------------------------------------------------------------------
 
     def _offer(self, linger_s: float) -> None:

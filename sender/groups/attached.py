@@ -38,7 +38,7 @@ from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.queues.lanes import LaneQueue, lane_of
 from sender.queues.parcels import Batch, Entries, Mask, Parcel
-from sender.queues.places import HeldPart, Where
+from sender.queues.places import Having, HeldPart, Where
 from sender.settings.config import BrokerGroup
 from sender.settings.errors import GroupRefusedError
 
@@ -242,6 +242,15 @@ class AttachedGroup:
             for batch in _batches_of(member.unsettled.values()):
                 holder = f"{who}, since {np.datetime64(batch.sent_ms, 'ms')} UTC"
                 yield HeldPart(Where.IN_FLIGHT, None, self.name, batch.entries, holder)
+
+    def with_whom(self, wanted: frozenset[int]) -> dict[int, Having]:
+        """Return who has those of these sequences that are with a receiver."""
+        now_ms, found = self._shared.clock.now_ms(), {}
+        for member in self._members.values():
+            for sequence in wanted & member.unsettled.keys():
+                batch, _ = member.unsettled[sequence]
+                found[sequence] = Having(self.name, (now_ms - batch.sent_ms) / 1000)
+        return found
 
     def status(self) -> GroupStatus:
         """Return a look at the group as it is now."""

@@ -34,7 +34,7 @@ from sender.outcomes.answers import is_broker_sick
 from sender.outcomes.dead import Refusals
 from sender.queues.bulk_turns import BulkTurns
 from sender.queues.parcels import Batch, Entries, Mask, Parcel
-from sender.queues.places import HeldPart, Where
+from sender.queues.places import Having, HeldPart, Where
 from sender.settings.config import BrokerGroup, SenderConfig
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
@@ -238,6 +238,16 @@ class Group:
             for request in self._connection.in_flight.values():
                 if request is not None:
                     yield HeldPart(Where.IN_FLIGHT, None, self.name, request.batch.entries)
+
+    def with_whom(self, wanted: frozenset[int]) -> dict[int, Having]:
+        """Return who has those of these sequences that are in flight."""
+        if self._connection is None:
+            return {}
+        now, found = trio.current_time(), {}
+        for request in filter(None, self._connection.in_flight.values()):
+            here = wanted.intersection(request.batch.entries["sequence"].tolist())
+            found.update(dict.fromkeys(here, Having(self.name, now - request.sent_at)))
+        return found
 
     def count_of(self, lane: int) -> int:
         """Return how many entries of a lane wait for this group."""

@@ -12,7 +12,7 @@ from sender.groups.group_status import GroupStatus
 from sender.groups.routing import LaneRoutes
 from sender.queues.lanes import lane_of
 from sender.queues.parcels import Entries, Mask
-from sender.queues.places import HeldPart
+from sender.queues.places import Having, HeldPart
 from sender.settings.config import BrokerGroup
 from sender.settings.errors import GroupRefusedError
 
@@ -101,6 +101,13 @@ class GroupSet:
         """Yield all entries that wait for a group or are in flight to one, and where they are."""
         for group in self._all():
             yield from group.parts()
+
+    def with_whom(self, wanted: frozenset[int]) -> dict[int, Having]:
+        """Return who has those of these sequences that are in flight."""
+        found: dict[int, Having] = {}
+        for group in self._all():
+            found |= group.with_whom(wanted)
+        return found
 
     def status(self) -> list[GroupStatus]:
         """Return a look at each group: those that leave, then the others as they came."""

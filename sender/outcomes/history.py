@@ -13,6 +13,7 @@ from sender.outcomes.answers import Codes
 from sender.outcomes.dead import OnDead, Refusal, Refusals
 from sender.outcomes.in_doubt import Doubts
 from sender.queues.parcels import Batch, Entries, Mask
+from sender.queues.places import Having
 from sender.settings.config import SenderConfig
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
@@ -41,6 +42,15 @@ class History:
     def in_doubt(self) -> int:
         """Entries that a broker may have that did not answer for them."""
         return len(self._doubts)
+
+    @property
+    def doubts_all(self) -> bool:
+        """Whether more were in doubt than are known."""
+        return self._doubts.is_full
+
+    def doubtful(self, wanted: frozenset[int]) -> dict[int, Having]:
+        """Return those of these sequences that a broker may have that did not answer for them."""
+        return dict.fromkeys(self._doubts.among(wanted), Having("", 0.0))
 
     def note_doubt(self, entries: Entries) -> None:
         """Note that nobody knows what became of these."""

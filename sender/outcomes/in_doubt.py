@@ -22,6 +22,15 @@ class Doubts:
     def __len__(self) -> int:
         return len(self._sequences)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there may be others that are not known."""
+        return len(self._sequences) >= self._tracked_max
+
+    def among(self, wanted: frozenset[int]) -> frozenset[int]:
+        """Return those of these sequences that are in doubt."""
+        return wanted & self._sequences
+
     def note(self, entries: Entries) -> None:
         """Note that nobody knows what became of these."""
         room = self._tracked_max - len(self._sequences)

@@ -31,3 +31,11 @@ class HeldPart:
     entries: Entries
     holder: str = ""
     """Which receiver has them, and since when, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Having:
+    """Who has an entry that is in flight, and for how many seconds."""
+
+    group: str
+    since_s: float

@@ -190,7 +190,9 @@ class CrossingOff:
         """Return the code of the segment beside which facts of a minute are filed now."""
         segment = self.covering(minute)
         if segment is not None and segment.rows:
-            return segment.key.code
+            # Of a row that waits, of a split segment say, nothing in the file would tell.
+            waits = self._waits(*segment.key.filed_minutes)
+            return _WAITS if waits else segment.key.code
         # Its first rows wait, and no checkpoint names it before; or it was sealed meanwhile.
         return _WAITS if self._waits(minute, minute + 1) else _SEALED
 

@@ -15,7 +15,7 @@ else stay.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Final, Protocol
@@ -42,8 +42,8 @@ out; at which lanes that are behind open no further ones, should that not help."
 _THIN_SHARE: Final = 8
 """A minute is thinned out if less than this part of its rows is held: 4 bytes each are kept."""
 
-HELD_ROW = np.dtype([("minute", "<u4"), ("row", "<u4"), ("subject", "<u4")])
-"""What is needed of an entry to let go of its row."""
+HELD_ROW = np.dtype([("sequence", "<i8"), ("minute", "<u4"), ("row", "<u4"), ("subject", "<u4")])
+"""What is needed of an entry to let go of its row, and to tell whose it is."""
 
 Places = npt.NDArray[np.intp] | slice
 
@@ -54,7 +54,7 @@ HeldRows = npt.NDArray[np.void]
 def held_rows(entries: Entries) -> HeldRows:
     """Return what is needed to let go of these entries' rows."""
     rows = np.empty(len(entries), HELD_ROW)
-    for name in ("minute", "row", "subject"):
+    for name in ("sequence", "minute", "row", "subject"):
         rows[name] = entries[name]
     return rows
 
@@ -193,6 +193,12 @@ class Handout:
     def may_open(self, minute: int) -> bool:
         """Say whether there is room for a minute of which a lane that is behind has rows."""
         return minute in self._minutes or self._open_rows < PLACES_MAX
+
+    def still_open(self, minutes: Collection[int]) -> set[int]:
+        """Return those minutes of which a row may be handed out without a look at its facts."""
+        self.heed()
+        near = {minute for block in self._schedule.waiting.near for minute in block.minute.tolist()}
+        return {minute for minute in minutes if minute in self._minutes or minute in near}
 
     def meet(self, places: RowPlaces, records: range, count: int) -> int:
         """Give ordinals to the rows of a batch; return the first."""

@@ -148,11 +148,13 @@ class Splitter:
         source, facts = job.source, self._facts
         del self._segments[source.key.code]
         facts.pending += source.facts_seen - source.surplus_facts
+        # Some may be about rows that wait for a finer segment which has none yet.
+        facts.pending -= len(facts.unfiled_of(source.key))
         # Of a damaged one the files stay, for good: what is in them is to survive as well.
         self._files.replace(source, is_retired=not job.damaged)
         for segment in job.finer.values():
             segment.facts_seen = segment.facts + len(facts.unfiled_of(segment.key))
-            facts.pending -= segment.facts_seen
+            facts.pending -= segment.facts
             self._segments[segment.key.code] = segment
             for file in (segment.file, segment.facts_file):
                 if file.length:
