@@ -198,6 +198,7 @@ class DelayServer:
             lateness=self.lateness,
             duty=self.duty,
             looks=self._looks,
+            changes=self.changes,
         )
 
     def administered(self) -> Administered:

@@ -8,6 +8,7 @@ from where; one of dead letters has two lines, before it and after it. Beside th
     429 looks       several looks at all messages wait already
     409 no-meta, …  the node's state does not allow it
     503 starting    the node is not the master, or has not read its dead letters yet
+    503 not-now     nothing can be cancelled or moved now
     503 store       the change could not be stored
     507 disk        the disk is full
 """
@@ -22,6 +23,7 @@ import structlog
 from msgspec import Meta
 
 from delay_protocol.nodes.controls import GroupControl, SubjectControl
+from delay_server.admin.changes import register_changes
 from delay_server.admin.dead_view import shown_letter
 from delay_server.admin.looking import explain, find
 from delay_server.admin.parts import Administered, NotMasterError, about
@@ -49,6 +51,8 @@ clock in ms since 1970 UTC.""",
         Refusal(StorageError, 503, "store", "the change could not be stored"),
     ),
 )
+
+register_changes(API)
 
 Json = dict[str, Any]
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from delay_server.accepting.ingest import Ingest
 from delay_server.admin.looks import Looks
+from delay_server.changing.requests import Changes
 from delay_server.clock.pace import Pacer
 from delay_server.duty import Duty
 from delay_server.mastership import Mastership
@@ -42,6 +43,8 @@ class Parts:
     duty: Callable[[], Duty]
     """Returns what the node may do now: a look may take so long that it changes."""
     looks: Looks
+    changes: Changes
+    """Changes messages for clients and operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

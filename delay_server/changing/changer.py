@@ -118,6 +118,14 @@ class Changer:
             pass
         return job
 
+    async def write_waiting(self) -> None:
+        """Have rows written that wait in memory, where there is space."""
+        await self._node.access.run(self._node.store.schedule.flush, self._now_ms())
+
+    def last_filed(self) -> int:
+        """Return the last record that is filed."""
+        return self._node.store.schedule.last_filed
+
     def floor_minute(self) -> int:
         """Return the minute before which nothing is filed any more."""
         return self._node.store.schedule.floor_minute

@@ -73,17 +73,23 @@ class Changes:
         self._duty = duty
         self._now_ms = now_ms
         self._horizon_ms = horizon_ms
-        self._changer: Changer | None = None
+        self.changer: Changer | None = None
+        """Of the mastership that there is."""
         self._waiting: deque[_Asked] = deque()
         self._under_way: list[_Asked] = []
         self._more = Wakeup()
         self._idle = trio.Event()
 
+    def why_not(self) -> str:
+        """Return why nothing can be changed now, or where it can; empty if it can."""
+        duty = self._duty()
+        if self.changer is not None and duty.admits not in {Admits.HOLD, Admits.ELSEWHERE}:
+            return ""
+        return duty.remark or "; ".join(duty.why) or "this node is not the master"
+
     def take(self, connection: Connection, frame: Frame) -> None:
         """Take a CHANGE."""
-        duty = self._duty()
-        if self._changer is None or duty.admits in {Admits.HOLD, Admits.ELSEWHERE}:
-            why = duty.remark or "; ".join(duty.why) or "this node is not the master"
+        if why := self.why_not():
             connection.answer(frame, ResponseCode.BROKER_ERROR, why.encode())
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -122,8 +128,8 @@ class Changes:
 
     def drop(self) -> None:
         """Change nothing more: this node is the master no more."""
-        if self._changer is not None:
-            self._changer.is_closed = True
+        if self.changer is not None:
+            self.changer.is_closed = True
         for asked in self._under_way:
             asked.connection.close("what it changed may be kept or not: the node lost its role")
             asked.connection.done(1, len(asked.frame.body))
@@ -140,7 +146,7 @@ class Changes:
 
     async def run(self, changer: Changer) -> None:
         """Change what is asked for in a mastership, until cancelled."""
-        self._changer = changer
+        self.changer = changer
         try:
             while True:
                 if not self._waiting:
@@ -151,7 +157,7 @@ class Changes:
                 await self._run_round(changer)
         finally:
             self.drop()
-            self._changer = None
+            self.changer = None
 
     def _take_round(self) -> None:
         count = 0
@@ -254,11 +260,13 @@ class _Looked:
 
     def of(self, rows: Iterable[Row]) -> list[tuple[Change, Row]]:
         """Return which rows are meant, by their items."""
-        found = []
+        found: list[tuple[Change, Row]] = []
         for row in rows:
-            for change in self._by_hash[row.id_hash]:
-                if self._may_be(change, row.due_ms, row.subject) and self._is(change, row):
-                    found.append((change, row))
+            found += [
+                (change, row)
+                for change in self._by_hash[row.id_hash]
+                if self._may_be(change, row.due_ms, row.subject) and self._is(change, row)
+            ]
         return found
 
     def _is(self, change: Change, row: Row) -> bool:

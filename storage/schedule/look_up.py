@@ -75,11 +75,13 @@ class LookUp:
         since: int = 0,
         rows_max: int = ROWS_MAX,
         is_pending: bool = False,
+        reads_items: bool = True,
+        reads_waiting: bool = True,
     ) -> None:
         """Look through the segments of these filed minutes, sealed ones too.
 
         minutes: None for all unsealed segments, from the one of the minute `since` on; is_pending:
-        only rows without a fact are found, and their items are not read.
+        only rows without a fact are found; reads_waiting: those that wait to be written, too.
         """
         self.found: dict[int, Row] = {}
         """By sequence."""
@@ -87,6 +89,9 @@ class LookUp:
         """Rows looked at."""
         self.reached = since
         """The minute up to which segments were looked through."""
+        self.stopped: tuple[int, int, int] | None = None
+        """Where there was more: the first minute of the segment in which it ended, the first minute
+        behind it, and the last row found there. Those before it were looked at."""
         self.is_complete = False
         """True once all was looked at; False where there was more than `rows_max`."""
         self._schedule = schedule
@@ -94,6 +99,9 @@ class LookUp:
         self._minutes = minutes
         self._rows_max = rows_max
         self._is_pending = is_pending
+        self._reads_items = reads_items
+        self._reads_waiting = reads_waiting
+        self._last = 0
         self._work = self._run()
 
     def step(self, rows: int) -> bool:
@@ -106,20 +114,27 @@ class LookUp:
 
     def _run(self) -> Iterator[bool]:
         # First: what is written meanwhile is found where it waited, or where it lies.
-        for block in self._schedule.unwritten():
+        for block in self._schedule.unwritten() if self._reads_waiting else ():
             self._take_block(block)
             yield False
+        if len(self.found) >= self._rows_max:
+            return
         for segment in self._segments():
             told: SequenceSet | None = None
+            self._last = 0
             for batch in segment.read_rows(self._schedule.disk, segment.file.length):
                 if len(self.found) >= self._rows_max:
+                    self.stopped = segment.key.start, segment.key.end, self._last
                     return
                 if not isinstance(batch, Damage):
                     self.examined += batch.header.count
                     told = self._take_batch(segment, batch, told)
                 yield False
+            if len(self.found) >= self._rows_max:
+                self.stopped = segment.key.start, segment.key.end, self._last
+                return
             self.reached = segment.key.end
-        self.is_complete = len(self.found) < self._rows_max
+        self.is_complete = True
 
     def _segments(self) -> Iterator[Segment]:
         """Yield segments, the earliest first, as they are when it is their turn."""
@@ -189,11 +204,12 @@ class LookUp:
         if not len(places):
             return
         data: Bytes = b""
-        if not self._is_pending:
+        if self._reads_items:
             try:
                 data = blob()
             except DamagedError:
                 data = b""
+        self._last = int(columns.sequence[places[-1]])
         ends = np.cumsum(columns.size, dtype=np.int64)
         for place in places.tolist():
             end = int(ends[place])
