@@ -38,7 +38,7 @@ from delay_protocol.messages.changes import (
     encode_change_reply,
 )
 from delay_protocol.messages.items import decode_item
-from delay_protocol.messages.origin import first_due_ms
+from delay_protocol.messages.origin import FIRST_DUE_KEY, first_due_ms
 from delay_protocol.wire.frames import Frame
 from delay_server.changing.changer import Changer, NotChangedError, Wish
 from delay_server.duty import Admits, Duty
@@ -289,9 +289,7 @@ async def _change(
     first: dict[int, Change] = {}
     wishes = []
     for change, row in new:
-        # Else a client moved it there, and names the time that it had before.
-        is_meant = change.due_ms in {None, row.due_ms} or row.subject != change.subject.encode()
-        if is_meant and first.setdefault(row.sequence, change) is change:
+        if not _was_moved(change, row) and first.setdefault(row.sequence, change) is change:
             wishes.append(Wish(row, change.to_ms))
     results = await changer.change(wishes)
     for change, row in new:
@@ -300,6 +298,13 @@ async def _change(
             state = ChangeState.CHANGED_BEFORE
             result = ChangeResult(item=0, state=state, due_ms=row.due_ms)
         found[change][row.sequence] = row, result
+
+
+def _was_moved(change: Change, row: Row) -> bool:
+    """Return True if a client moved it there, and names the time that it had before."""
+    if change.due_ms in {None, row.due_ms} or row.subject != change.subject.encode():
+        return False
+    return FIRST_DUE_KEY not in decode_item(row.item).attributes
 
 
 def _goes_on(rows: dict[int, tuple[Row, ChangeResult]]) -> bool:

@@ -13,6 +13,7 @@ from delay_protocol.messages.changes import (
     encode_change,
 )
 from delay_protocol.messages.items import decode_item
+from delay_protocol.wire.frames import Frame
 from tests.delay_server.server_rig import (
     MINUTE_MS,
     Producer,
@@ -26,10 +27,15 @@ from tests.delay_server.server_rig import (
 HOUR_MS = 60 * MINUTE_MS
 
 
+async def raw(producer: Producer, *changes: Change) -> Frame:
+    """Send a CHANGE and return the answer."""
+    body = encode_change(ChangeRequest(items=changes))
+    return await producer.answer(await producer.post(body, code=CommandCode.CHANGE))
+
+
 async def ask(producer: Producer, *changes: Change) -> ChangeReply:
     """Send a CHANGE and return what was answered."""
-    body = encode_change(ChangeRequest(items=changes))
-    answer = await producer.answer(await producer.post(body, code=CommandCode.CHANGE))
+    answer = await raw(producer, *changes)
     assert answer.code == ResponseCode.SUCCESS, answer.body
     return decode_change_reply(answer.body)
 
@@ -222,8 +228,7 @@ async def test_a_move_into_the_past_or_beyond_the_horizon_is_refused() -> None:
         await world.keep(make_item("m", due_ms))
         producer = await world.connect()
         for to_ms, said in ((world.now_ms - HOUR_MS, b"past"), (10**14, b"730 days")):
-            body = encode_change(ChangeRequest(items=(move("m", due_ms, to_ms),)))
-            answer = await producer.answer(await producer.post(body, code=CommandCode.CHANGE))
+            answer = await raw(producer, move("m", due_ms, to_ms))
             assert answer.code == ResponseCode.PARAM_ERROR
             assert said in answer.body
         answer = await producer.answer(await producer.post(b"no", code=CommandCode.CHANGE))
