@@ -57,6 +57,7 @@ _FAILOVER = "failover/test_group.py::"
 _DAMAGE = "failover/test_damage.py::"
 _FOLLOWING = "failover/test_following.py::"
 _RECEIVERS = "delay_server/receiving/test_receivers.py::"
+_CHANGES = "delay_server/changing/"
 _COPIES = "delay_server/receiving/test_copies.py::"
 _TAKING = "delay_server/test_target_groups.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
@@ -1313,6 +1314,56 @@ SERVER = {
         "all that is on disk seems due": mutant(
             swap("counts", "store.schedule.pending_before(now_ms)", "store.schedule.pending"),
             seed=2,
+        ),
+    },
+    "8 changes": {
+        # What is cancelled has no bytes for whoever would send it.
+        "the set is not asked where an item is read": mutant(
+            swap("Cancelling._gone", "one in self._minutes", "False"),
+            test=_CHANGES + "test_requests.py",
+        ),
+        # An entry may stand for a row whose minute is open long after its record was applied.
+        "a sequence leaves while its minute is open": mutant(
+            swap("Changer.run", "minute not in still", "True"),
+            test=_CHANGES + "test_requests.py",
+        ),
+        # "Cancelled" is a word about what is committed.
+        "a change is answered before it is committed": mutant(
+            swap("Changer._commit", "await ended.wait()", "await trio.sleep(1)"),
+            test=_CHANGES + "test_names.py",
+        ),
+        # What finds no space is not made.
+        "what found no space stays in the set": mutant(
+            drop("Changer._commit", "self.cancelling.leave(sequences)"),
+            test=_CHANGES + "test_names.py",
+        ),
+        # What a broker or a receiver has is never called cancelled.
+        "what is in flight is cancelled": mutant(
+            swap("Sender.with_whom", "self._groups.with_whom(wanted)", "{}"),
+            test=_CHANGES + "test_requests.py",
+        ),
+        "what is in doubt is cancelled": mutant(
+            swap("Sender.with_whom", "self._history.doubtful(wanted)", "{}"),
+            test=_CHANGES + "test_requests.py",
+        ),
+        # An outcome counts from the moment it is known.
+        "outcomes that are not applied are not seen": mutant(
+            swap("Changer._busy", "master.fact_recorder.having(wanted)", "()"),
+            test=_CHANGES + "test_requests.py",
+        ),
+        "facts are not looked at": mutant(
+            swap("Changer._ended", "facts.items()", "()"),
+            test=_CHANGES + "test_requests.py",
+        ),
+        # A hash of 64 bits names no message.
+        "a hash is taken for an id": mutant(
+            swap("_Looked._is", "item.message_id != change.message_id", "False"),
+            test=_CHANGES + "test_requests.py",
+        ),
+        # What a slice has moved comes by the next one, further on.
+        "slices move what they have moved": mutant(
+            swap("_Selected.select", "(columns.sequence <= after.as_of) & ~seen", "~seen"),
+            test=_CHANGES + "test_bulk.py",
         ),
     },
 }

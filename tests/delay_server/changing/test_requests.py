@@ -1,6 +1,7 @@
 """CHANGE at a whole delay server in virtual time: what is answered, and what is delivered."""
 
 import trio
+from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
 from delay_protocol.messages.changes import (
@@ -14,6 +15,8 @@ from delay_protocol.messages.changes import (
 )
 from delay_protocol.messages.items import decode_item
 from delay_protocol.wire.frames import Frame
+from delay_server.changing.requests import _Looked
+from storage.schedule.look_up import Row
 from tests.delay_server.server_rig import (
     MINUTE_MS,
     Producer,
@@ -106,6 +109,8 @@ async def test_a_cancelled_message_in_a_queue_is_dropped_when_its_item_is_read()
         producer = await world.connect()
         wishes = [cancel(f"m{number}", due_ms) for number in range(0, 10, 2)]
         assert await states(producer, *wishes) == [ChangeState.CANCELLED] * 5
+        # Their entries wait on, and their records are applied long ago.
+        await trio.sleep(5)
         world.broker.code = 0
         await all_sealed(server)
         assert sorted(world.broker.ids) == ["m1", "m3", "m5", "m7", "m9"]
@@ -249,3 +254,33 @@ async def test_what_is_parked_is_cancelled_on_disk() -> None:
         await have_rules(server)
         await all_sealed(server)
         assert sorted(world.broker.ids) == ["m2", "m3"]
+
+
+async def test_an_outcome_that_is_not_applied_yet_counts() -> None:
+    world = World()
+    async with world.serving() as server:
+        due_ms = world.now_ms + 1000
+        await world.keep(make_item("m", due_ms))
+        server.node.commit_point.is_sole = False
+        await until(lambda: world.broker.ids)
+        await trio.sleep(1)
+        assert server.node.store.schedule.pending == 1
+        assert await states(await world.connect(), cancel("m", due_ms)) == [ChangeState.DELIVERED]
+        server.node.commit_point.is_sole = True
+
+
+def test_a_row_whose_id_has_the_same_hash_is_not_meant() -> None:
+    change = cancel("m", 1000)
+    (hashed,) = {xxh3_64_intdigest(b"m")}
+    rows = [
+        Row(
+            sequence=1,
+            minute=0,
+            due_ms=1000,
+            id_hash=hashed,
+            subject=b"a.b",
+            item=make_item(message_id, 1000),
+        )
+        for message_id in ("n", "m")
+    ]
+    assert _Looked([change], is_exact=True).of(rows) == [(change, rows[1])]
