@@ -350,6 +350,7 @@ class Node:
             epoch=epoch,
             node_id=identity.node_id,
             log_uuid=str(identity.log_uuid),
+            cluster=identity.cluster,
         )
 
     # -- its part in the group ---------------------------------------------------------------

@@ -10,6 +10,7 @@
     links        connections, without their sockets
     meta_link    the connection to the meta server
     pending      messages that are on no connection
+    registering  asking a meta server where the masters are
     reasons      why messages are not accepted
     routing      servers of a subject
     trouble      when it is told that none is accepted

@@ -4,7 +4,6 @@
     errors       what handlers raise, and what ends a receiver
     message      messages that were received
     reception    all of it: which servers, which messages come next
-    registering  what a receiver asks a meta server
     settings     settings of a receiver
     tracebacks   which tracebacks of handlers were logged lately
 

@@ -8,7 +8,8 @@
     RECEIVER_REGISTER …                    ---->
 
 One such request waits at a time. The first makes the name, and adds its patterns to the subjects of
-the name, where the cluster lets that be; else `waits` says what an operator is to do.
+the name, where the cluster lets that be; else `waits` says what an operator is to do. A client that
+cancels or moves messages asks without a name: it is told of the masters alone.
 
 Bodies are msgpack maps; keys that a reader does not know are skipped.
 """
@@ -39,7 +40,8 @@ Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=PATTERN_LENGTH_MA
 class ReceiverRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A receiver says its name and what it wants to receive, and asks for the masters."""
 
-    name: Name
+    name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
+    """Empty of a client that receives nothing, and needs no token."""
     patterns: Annotated[tuple[Pattern, ...], msgspec.Meta(max_length=PATTERNS_MAX)] = ()
     """Subjects that its name is to get, if nothing is in the way."""
     token: Annotated[str, msgspec.Meta(max_length=1000)] = ""

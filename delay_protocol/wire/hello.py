@@ -28,6 +28,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the log that a delay server has. Who answers with one is no broker."""
     now_ms: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     """The wall clock by which a delay server delivers, in its answers."""
+    cluster: str = ""
+    """Name of the cluster of a delay server; receipts and the tokens that cancel name it."""
 
 
 _DECODER = msgspec.msgpack.Decoder(Hello)

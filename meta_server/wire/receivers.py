@@ -41,8 +41,13 @@ class Receivers(Family[ReceiverRegister]):
         self.loaded_anew()
 
     def observe(self, request: Request[ReceiverRegister]) -> None:
-        """Note under which name it receives; raise RefusedError if it may not."""
+        """Note under which name it receives; raise RefusedError if it may not.
+
+        A client that only asks for the masters has no name.
+        """
         name = request.body.name
+        if not name:
+            return
         reason, is_for_good = self.context.credentials.why_not_receive(name, request.body.token)
         if reason:
             raise RefusedError(reason) if is_for_good else NotNowError(reason)
@@ -51,6 +56,8 @@ class Receivers(Family[ReceiverRegister]):
     def decide(self, request: Request[ReceiverRegister], _: object) -> Decision:
         """Return what the subscription of a receiver's name gains."""
         body, now_ms = request.body, self.context.clock.now_ms()
+        if not body.name:
+            return self._waits(body, "")
         try:
             row = plan_receiver(
                 self.context.registry, body.name, body.patterns, self._room, now_ms=now_ms

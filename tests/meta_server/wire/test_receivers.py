@@ -231,7 +231,7 @@ async def test_what_cannot_be_read_or_stored_is_refused_with_a_reason(
     world: World, server: MetaServer
 ) -> None:
     receiver, other = await world.connect(), await world.connect()
-    for body in (b"", b"\x80", msgspec.msgpack.encode({"name": ""})):
+    for body in (b"", b"\x80", msgspec.msgpack.encode({"name": 1})):
         answer = await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
         assert (answer.code, bool(answer.body)) == (51, True)
     told = await registered(receiver, "orders.*")
@@ -242,6 +242,21 @@ async def test_what_cannot_be_read_or_stored_is_refused_with_a_reason(
     assert await registered(receiver, "orders.*") == told
     await until(lambda: not server.committer.is_stale)
     await registered(other, name="other")
+
+
+async def test_who_has_no_name_is_told_of_the_masters_alone(
+    world: World, server: MetaServer
+) -> None:
+    client = await world.connect()
+    commits = server.committer.commits
+    first = await registered(client, name="")
+    assert (first.masters, first.waits) == ((), "")
+    async with asking(lambda: registered(client, name="", told=first.version)) as news:
+        await trio.sleep(1)
+        assert server.committer.commits == commits
+        assert server.registry.receivers == {}
+        await delay_server(world)
+    assert news[0].masters == (masters.MasterInfo(group="d1", address="10.0.0.5:20801"),)
 
 
 async def test_one_request_waits_on_a_connection_and_is_forgotten_with_it(

@@ -1,4 +1,4 @@
-"""A receiver's talk with a meta server: where the masters are, told at once and on each change.
+"""A talk with a meta server: where the masters are, told at once and on each change.
 
 One question waits at a time (delay_protocol/receivers/masters.py). The meta server answers the
 first at once and holds each further one until there is something new, for HOLD_S at most.
@@ -28,15 +28,12 @@ from delay_protocol.receivers.masters import (
 )
 from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, encode_request
 
-logger = logging.getLogger("delaywheel.receiver")
-
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 
 class MastersTalk:
-    """What a receiver asks, and when: the MetaTalk of receivers."""
+    """The MetaTalk of receivers, and of clients that cancel or move: they have no name."""
 
-    logger = logger
     frame_bytes_max = FRAME_OVERHEAD + REPLY_BYTES_MAX
 
     def __init__(
@@ -53,11 +50,14 @@ class MastersTalk:
         """
         encode_receiver_register(register)
         self._register = register
+        name = register.name
+        self._who = f"receiver {name}" if name else "to cancel or move"
+        self.logger = logging.getLogger("delaywheel.receiver" if name else "delaywheel.client")
         self._config = config
         self._chance = chance
         self._registered = registered
         self.is_needed = True
-        """There is always something to ask."""
+        """False while nobody wants to know; a receiver always does."""
         self.answers = 0
         self.refusal = ""
         """Why the meta server refuses the receiver at present; empty: it does not."""
@@ -72,6 +72,11 @@ class MastersTalk:
         self._answer_by = math.inf
         """While a question waits: when it must have been answered."""
 
+    @property
+    def is_told(self) -> bool:
+        """True if the last answer is right until the next: the meta server tells of changes."""
+        return self._told > 0
+
     def connected(self, now: float) -> None:
         """Note that there is a new connection, where nothing was told yet."""
         self._told = 0
@@ -80,6 +85,7 @@ class MastersTalk:
 
     def disconnected(self, now: float) -> None:  # noqa: ARG002 (as MetaTalk)
         """Note that there is none any more."""
+        self._told = 0
         self._asks_at = self._answer_by = math.inf
 
     def outgoing(self, now: float) -> bytes:
@@ -105,7 +111,7 @@ class MastersTalk:
         self.answers += 1
         refusal = printable(self._read(frame))
         if refusal and refusal != self.refusal:
-            logger.warning("receiver %s: the meta server: %s", self._register.name, refusal)
+            self.logger.warning("%s: the meta server: %s", self._who, refusal)
         self.refusal = refusal
         self._setbacks = self._setbacks + 1 if refusal else 0
         if refusal:
