@@ -16,6 +16,7 @@
 Each part imports only from parts below it.
 """
 
+from delay_client.messages.changed import Changed, ChangeOutcome, MessageName
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.errors import (
     ClientClosed,
@@ -24,9 +25,11 @@ from delay_client.messages.errors import (
     FatalError,
     IllegalSubject,
     InvalidMessage,
+    InvalidToken,
     MessageTooLarge,
     NoRoute,
     NotADelayServer,
+    OtherCluster,
     Overloaded,
     Refused,
     RetryableError,
@@ -40,9 +43,13 @@ from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
 from delay_client.shells.blocking import BlockingClient
 from delay_client.shells.client import Client
 from delay_client.shells.receiver import Receiver
+from delay_protocol.messages.changes import ChangeState
 
 __all__ = [
     "BlockingClient",
+    "ChangeOutcome",
+    "ChangeState",
+    "Changed",
     "Client",
     "ClientClosed",
     "ClientConfig",
@@ -51,10 +58,13 @@ __all__ = [
     "FatalError",
     "IllegalSubject",
     "InvalidMessage",
+    "InvalidToken",
     "MessageBatch",
+    "MessageName",
     "MessageTooLarge",
     "NoRoute",
     "NotADelayServer",
+    "OtherCluster",
     "Outcome",
     "OutgoingItem",
     "OutgoingMessage",

@@ -1,8 +1,10 @@
 """Messages on their way, without I/O.
 
     answers      what an answer means for each message
+    asking       what a cancel or a move asks of whom
     balancing    which server gets a batch
     batches      items of one request
+    changing     cancels and moves on their way
     circuits     servers that failed
     discovery    finding the meta server
     exchange     the state machine of all of it

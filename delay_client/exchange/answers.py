@@ -1,10 +1,11 @@
 """Answers: what a server's answer to a request means for each of its items. Pure."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 from delay_client.exchange.batches import Batch, BatchLink
 from delay_client.messages.errors import RetryableError, Unavailable
@@ -18,6 +19,9 @@ from delay_client.messages.verdicts import (
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.basics.errors import MalformedReplyError
 from delay_protocol.messages.send_message import decode_send_reply
+
+_NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+"""The remark of a duplicate: when the first message is due, in ms since 1970."""
 
 _new_receipt: Callable[[Iterable[Any]], Receipt] = partial(tuple.__new__, Receipt)
 """Receipt._make() without a Python frame: this runs once for each message."""
@@ -83,6 +87,8 @@ def _receipts(batch: Batch, link: BatchLink) -> Iterator[Receipt]:
         repeat(False),  # noqa: FBT003 (a column of a receipt)
         repeat(_is_elsewhere(batch, link)),
         map(batch.past_due.__contains__, batch.ids) if batch.past_due else repeat(False),  # noqa: FBT003
+        batch.subjects,
+        repeat(link.cluster),
         strict=False,
     )
     return map(_new_receipt, columns)
@@ -100,14 +106,18 @@ def _divided(batch: Batch, link: BatchLink, failures: dict[bytes, tuple[int, str
     for index, message_id in enumerate(batch.ids):
         code, remark = failures.get(message_id.encode(), (ItemCode.SUCCESS, ""))
         if code in {ItemCode.SUCCESS, ItemCode.MESSAGE_DUPLICATE}:
+            is_duplicate = code == ItemCode.MESSAGE_DUPLICATE
+            first_due = remark if is_duplicate and _NUMBER.fullmatch(remark) else ""
             outcome: Outcome = Receipt(
                 message_id,
-                batch.due_ms[index],
+                int(first_due or batch.due_ms[index]),
                 link.server,
                 batch.attempts,
-                code == ItemCode.MESSAGE_DUPLICATE,
+                is_duplicate,
                 is_elsewhere,
                 message_id in batch.past_due,
+                batch.subjects[index],
+                link.cluster,
             )
         elif (setback := item_setback(code, remark)) is not None:
             answer.setback = setback

@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from delay_client.exchange.asking import Asking
 from delay_client.exchange.links import Link
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.due_times import due_at
 from delay_client.messages.errors import DelaywheelError, FatalError, RetryableError
 from delay_client.messages.item_encoder import DUE_MS_MAX, LEVEL_0_MS, EncodedItem
 from delay_client.messages.message import Outcome, OutgoingItem, OutgoingMessage, Receipt
+from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.levels import level_to_ms
 from delay_protocol.messages.items import decode_item
+from delay_protocol.messages.repeats import DELAY_KEY
+from delay_protocol.messages.send_message import encode_send_request_body
 
 
 class Receiver(Protocol):
@@ -225,9 +229,13 @@ def claim(group: str, subject: str, message_id: str) -> bytes:
 class Batch:
     """Items that travel together, from their first try to their last.
 
-    Invariant: `positions`, `items`, `ids` and `due_ms` are of one length, and never empty while
-    the batch is on its way.
+    Invariant: `positions`, `items`, `ids`, `subjects` and `due_ms` are of one length, and never
+    empty while the batch is on its way.
     """
+
+    code = CommandCode.SEND_MESSAGE
+    is_slow = False
+    """A server answers as soon as it has them on disk."""
 
     __slots__ = (
         "attempts",
@@ -246,6 +254,7 @@ class Batch:
         "retry_at",
         "setback",
         "size",
+        "subjects",
         "version",
     )
 
@@ -263,6 +272,7 @@ class Batch:
         self.positions: Sequence[int] = ()
         self.items: list[bytes] = []
         self.ids: list[str] = []
+        self.subjects: list[str] = []
         self.due_ms: list[int] = []
         self.past_due: set[str] = set()
         """Ids of those that were due before they were sent or have an unknown level, and perhaps of
@@ -290,7 +300,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.items)
 
-    def add(self, encoded: EncodedItem, *, is_past_due: bool = False) -> None:
+    def body(self) -> bytes:
+        """Return the body of its frame."""
+        return encode_send_request_body(self.items)
+
+    def add(self, encoded: EncodedItem, subject: str, *, is_past_due: bool = False) -> None:
         """Put one more item in; its position is the caller's to add."""
         item, message_id, due_ms, is_fixed = encoded
         if is_past_due:
@@ -299,6 +313,7 @@ class Batch:
             self.fixed.add(message_id)
         self.items.append(item)
         self.ids.append(message_id)
+        self.subjects.append(subject)
         self.due_ms.append(due_ms)
         self.size += len(item)
 
@@ -318,7 +333,8 @@ class Batch:
                 item = decode_item(self.items[index])
                 delay_ms = level_to_ms(LEVEL_0_MS - self.due_ms[index], levels_ms)
                 self.due_ms[index] = item.create_ms + delay_ms
-                self.items[index] = due_at(item, self.due_ms[index])
+                said = {DELAY_KEY: str(delay_ms)} if DELAY_KEY in item.attributes else {}
+                self.items[index] = due_at(item, self.due_ms[index], **said)
                 self.past_due.discard(message_id)
         self.size = sum(map(len, self.items))
 
@@ -327,6 +343,7 @@ class Batch:
         self.positions = [self.positions[index] for index in indices]
         self.items = [self.items[index] for index in indices]
         self.ids = [self.ids[index] for index in indices]
+        self.subjects = [self.subjects[index] for index in indices]
         self.due_ms = [self.due_ms[index] for index in indices]
         self.size = sum(map(len, self.items))
 
@@ -335,6 +352,7 @@ class Batch:
         part = Batch(self.receiver, deadline=self.deadline, lane=self.lane)
         part.positions, part.items, part.ids = self.positions, self.items, self.ids
         part.due_ms, part.past_due, part.fixed = self.due_ms, self.past_due, self.fixed
+        part.subjects = self.subjects
         part.keep(indices)
         part.attempts = self.attempts
         part.maybe_kept = self.maybe_kept
@@ -347,6 +365,7 @@ class Batch:
         self.positions = [*self.positions, *other.positions]
         self.items += other.items
         self.ids += other.ids
+        self.subjects += other.subjects
         self.due_ms += other.due_ms
         self.past_due |= other.past_due
         self.fixed |= other.fixed
@@ -362,7 +381,7 @@ class Batch:
         return bool(self.items)
 
 
-BatchLink = Link[Batch]
+BatchLink = Link[Batch | Asking]
 """The link to one server."""
 
 
@@ -418,6 +437,7 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
     size = 0
     items: list[bytes] = []
     ids: list[str] = []
+    subjects: list[str] = []
     due_times: list[int] = []
     positions: list[int] = []
     for position, message in enumerate(messages):
@@ -437,7 +457,7 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
                 lane = found
                 part = find(lane)
                 if part is not None:
-                    batch, items, ids, due_times, positions = part
+                    batch, items, ids, subjects, due_times, positions = part
                     size = batch.size
                 else:
                     batch = None
@@ -450,7 +470,9 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
             # The route may have changed meanwhile.
             lane = lanes.lane_for(message[0], None if given_id(message) is None else message_id)
             yield from unfinished.make_room(lane, position)
-            batch, items, ids, due_times, positions = unfinished.begin(lane, lanes.version)
+            batch, items, ids, subjects, due_times, positions = unfinished.begin(
+                lane, lanes.version
+            )
             size = len(item)
         if due_ms < now_ms:
             batch.past_due.add(message_id)
@@ -459,6 +481,7 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
         # Batch.add() spelled out.
         items.append(item)
         ids.append(message_id)
+        subjects.append(message[0])
         due_times.append(due_ms)
         positions.append(position)
     if batch is not None:
@@ -466,7 +489,7 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
     yield from unfinished.take_all()
 
 
-_Part = tuple[Batch, list[bytes], list[str], list[int], list[int]]
+_Part = tuple[Batch, list[bytes], list[str], list[str], list[int], list[int]]
 """A batch, its lists, and where its messages stand among those of the call."""
 
 
@@ -483,12 +506,13 @@ class _Unfinished:
     def begin(self, lane: Lane, version: int) -> _Part:
         """Return a new batch for a lane that has none."""
         batch = Batch(self._collection, deadline=0.0, lane=lane, version=version)
-        part = self.by_lane[lane] = (batch, batch.items, batch.ids, batch.due_ms, [])
+        columns = (batch.items, batch.ids, batch.subjects, batch.due_ms)
+        part = self.by_lane[lane] = (batch, *columns, [])
         return part
 
     def take(self, lane: Lane) -> Batch:
         """Take out the batch of a lane, which is to be sent now."""
-        batch, _, _, _, positions = self.by_lane.pop(lane)
+        batch, *_, positions = self.by_lane.pop(lane)
         batch.positions = self._collection.expect(positions)
         return batch
 

@@ -9,9 +9,12 @@ ready batches (pending.py), so a blocked lane delays no other. The least loaded 
 gets the next request (balancing.py). What its answer means is in answers.py.
 
 If an answer is missing, the server may have kept the items. A retry has the same bytes and message
-ids. Consumers can recognise copies by the id; servers do not, and deliver each. After a lost
-connection the items wait for the same group, for `same_group_s` at most, so that both copies are in
-one log. After a time-out they do not wait, since a server that hangs would delay them again.
+ids, by which a server knows what it has (`Receipt.duplicate`); another server does not, and both
+copies are delivered. So after a lost connection the items wait for the same group, for
+`same_group_s` at most. After a time-out they do not wait, since a server that hangs would delay
+them again.
+
+Cancels and moves go over the same links (changing.py).
 
 The shell (client.py) only moves bytes and passes the time. It reports each event, and after each
 call it checks what the exchange wants: `wants_connection()`, `Link.has_outgoing`, `Link.condemned`,
@@ -26,8 +29,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from delay_client.exchange import reasons
 from delay_client.exchange.answers import read_answer
+from delay_client.exchange.asking import Asking, ChangeCall
 from delay_client.exchange.balancing import choose_link
 from delay_client.exchange.batches import Batch, BatchLink, Lane, Setback, Waiter
+from delay_client.exchange.changing import Changing
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.kept_routes import RoutesKeeper
 from delay_client.exchange.links import LinkState
@@ -86,6 +91,7 @@ class Exchange:
         self._config = config
         self._chance = chance
         self._pending = Pending(self._routing, config, self._wake)
+        self._changing = Changing(self._routing, config, chance, self._wake)
         self._trouble = TroubleWatch(
             on_trouble, is_busy=self._is_busy, why=self._why_nothing, wake=self._wake
         )
@@ -149,6 +155,12 @@ class Exchange:
         self._pending.add(batch)
         self._assign(now)
 
+    def change(self, call: ChangeCall, now: float) -> None:
+        """Take messages that are to be cancelled or moved."""
+        self._changing.begin(call, now)
+        if self._is_closed:
+            self._changing.close()
+
     def close(self) -> None:
         """Settle everything that is still on its way, and whatever comes later: the client ends."""
         self._is_closed = True
@@ -156,7 +168,8 @@ class Exchange:
             self._meta.close()
         batches = self._pending.take_all()
         for link in self.links:
-            batches += link.abandon()
+            batches += [one for one in link.abandon() if isinstance(one, Batch)]
+        self._changing.close()
         self._end(batches, reasons.closed)
 
     def has_room(self, batch: Batch) -> bool:
@@ -169,7 +182,7 @@ class Exchange:
         """Whether the shell should connect this line now."""
         if self._is_closed or not line.wants_connection(now):
             return False
-        return isinstance(line, MetaLink) or self._pending.has_work(line)
+        return isinstance(line, MetaLink) or self._has_work(line)
 
     def connected(self, line: Line, now: float) -> None:
         """Note that the shell has connected: a server is asked who it is before all else."""
@@ -207,7 +220,11 @@ class Exchange:
             link.circuit.failed(now, self._chance)
         if not was_up:
             self._pending.release(link)
+            self._changing.unreachable(link, reason)
         for batch in flying:
+            if isinstance(batch, Asking):
+                self._changing.set_back(batch, f"lost the connection ({reason})", now)
+                continue
             # Once: a server that does it again had better be left.
             hold = not was_condemned and not batch.maybe_kept
             batch.maybe_kept = True
@@ -219,12 +236,16 @@ class Exchange:
         if isinstance(line, MetaLink):
             assert self._meta is not None
             self._pending.routes_changed(line.received(data, now), now)
-            self._wake(self._meta.next_event())
+            self._changing.masters_changed(now)
+            self._wake(line.next_event())
         else:
             was_greeted = line.is_greeted
             try:
                 for batch, code, body in line.answers(data, now):
-                    self._take_answer(line, batch, code, body, now)
+                    if isinstance(batch, Asking):
+                        self._changing.answered(batch, code, body, now)
+                    else:
+                        self._take_answer(line, batch, code, body, now)
             except RemoteProtocolError as error:
                 line.garbled(error)
             if not was_greeted:
@@ -248,19 +269,27 @@ class Exchange:
         for link in self.links:
             if link.state is LinkState.UP:
                 for batch in link.overdue(now):
+                    if isinstance(batch, Asking):
+                        self._changing.set_back(batch, "did not answer in time", now)
+                        continue
                     batch.maybe_kept = True
                     link.circuit.failed(now, self._chance)
                     self._set_back(batch, TimedOut, "did not answer in time", link, now)
         self._end(
             self._pending.take_expired(now), lambda batch: reasons.given_up(batch, self._routing)
         )
+        self._changing.poll(now)
         self._assign(now)
         self._trouble.poll(now)
         self.wake_at = min(self._events(now), default=math.inf)
 
     def _is_busy(self) -> bool:
         """Whether any message waits to be accepted."""
-        return bool(self._pending.lanes) or any(link.requests_in_flight for link in self.links)
+        in_flight = (request for link in self.links for request in link.in_flight)
+        return bool(self._pending.lanes) or any(isinstance(one, Batch) for one in in_flight)
+
+    def _has_work(self, link: BatchLink) -> bool:
+        return self._pending.has_work(link) or self._changing.has_work(link)
 
     def _why_nothing(self) -> str:
         """Return why no message is accepted."""
@@ -287,6 +316,7 @@ class Exchange:
                 if lane.ready and self._send_one(lane, now):
                     is_moving = True
         self._pending.tidy()
+        self._changing.assign(now)
 
     def _refuse_foreign(self, now: float) -> None:
         """Refuse all there is if none of the servers that the user named is a delay server."""
@@ -379,14 +409,11 @@ class Exchange:
         """Yield the times at which poll() has something to do."""
         yield self._trouble.at
         yield from self._pending.events(now)
+        yield from self._changing.events()
         for link in self.links:
             if link.state is LinkState.UP and link.condemned is None:
                 yield link.next_event()
-            elif (
-                link.state is LinkState.IDLE
-                and link.retry_at > now
-                and self._pending.has_work(link)
-            ):
+            elif link.state is LinkState.IDLE and link.retry_at > now and self._has_work(link):
                 yield link.retry_at
         # Where that is due the shell is connecting.
         if self._meta is not None and (at := self._meta.next_event()) > now:

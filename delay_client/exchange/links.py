@@ -10,17 +10,18 @@ count; so it is said again while the connection is used.
 """
 
 import contextlib
+import math
 import random
 from collections.abc import Iterator
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from delay_client.exchange.circuits import Circuit, pause_s
+from delay_client.messages.cancel_tokens import cluster_hash
 from delay_client.messages.clock import ServerClock
 from delay_client.messages.config import ClientConfig, parse_server
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import FrameSizeError, MalformedHelloError, RemoteProtocolError
-from delay_protocol.messages.send_message import encode_send_request_body
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
 
@@ -53,12 +54,22 @@ class IllegalLinkMoveError(AssertionError):
 
 
 class Request(Protocol):
-    """A batch, as far as a link has to know it: the content of one frame."""
+    """What goes out in one frame, as far as a link has to know it."""
 
+    code: CommandCode
     attempts: int
-    deadline: float
     size: int
-    items: list[bytes]
+
+    @property
+    def deadline(self) -> float:
+        """Loop time in seconds after which it is not tried any more."""
+
+    @property
+    def is_slow(self) -> bool:
+        """True if its answer may take until the deadline."""
+
+    def body(self) -> bytes:
+        """Return the body of the frame."""
 
     def retime(self, by_ms: int) -> None:
         """Count its delays by another clock, which is so far ahead of the one here."""
@@ -146,6 +157,8 @@ class Link(Plug, Generic[RequestT]):
         self._clock_asked_at = 0.0
         self._clock_asked_ms = 0
         self._foreign: str | None = None
+        self.cluster = 0
+        """Hash of the name of its cluster, as it said last; 0: it did not."""
         self.is_missed = False
         """Whether messages went elsewhere for lack of a connection, so that one is made again."""
         self.heard_at = 0.0
@@ -155,6 +168,11 @@ class Link(Plug, Generic[RequestT]):
     def requests_in_flight(self) -> int:
         """How many requests wait for their answer."""
         return len(self._in_flight)
+
+    @property
+    def in_flight(self) -> list[RequestT]:
+        """The requests that wait for their answer."""
+        return [request for request, _ in self._in_flight.values()]
 
     def has_room(self) -> bool:
         """Whether a request may be put on the wire, as far as the connection is concerned."""
@@ -240,7 +258,7 @@ class Link(Plug, Generic[RequestT]):
             batch.retime(ahead_ms)
         batch.attempts += 1
         # Built anew for each try, from the same items.
-        opaque = self._request(CommandCode.SEND_MESSAGE, encode_send_request_body(batch.items))
+        opaque = self._request(batch.code, batch.body())
         self._in_flight[opaque] = (batch, now)
         self.bytes_in_flight += batch.size
         self.used_at = now
@@ -300,6 +318,7 @@ class Link(Plug, Generic[RequestT]):
             )
         else:
             self._clock.heard(hello.now_ms, self._clock_asked_ms)
+            self.cluster = cluster_hash(hello.cluster)
 
     def _refuse(self, text: str) -> None:
         self._foreign = self.condemned = text
@@ -312,7 +331,7 @@ class Link(Plug, Generic[RequestT]):
         """
         overdue: list[RequestT] = []
         for opaque, (batch, sent_at) in list(self._in_flight.items()):
-            if now >= min(sent_at + self._config.try_timeout_s, batch.deadline):
+            if now >= self._overdue_at(batch, sent_at):
                 del self._in_flight[opaque]
                 self.bytes_in_flight -= batch.size
                 overdue.append(batch)
@@ -332,12 +351,13 @@ class Link(Plug, Generic[RequestT]):
         if self._asked_at is not None:
             return self._asked_at + self._config.try_timeout_s
         return min(
-            (
-                min(sent_at + self._config.try_timeout_s, batch.deadline)
-                for batch, sent_at in self._in_flight.values()
-            ),
+            (self._overdue_at(batch, sent_at) for batch, sent_at in self._in_flight.values()),
             default=self.used_at + self._config.idle_s,
         )
+
+    def _overdue_at(self, request: RequestT, sent_at: float) -> float:
+        try_s = math.inf if request.is_slow else self._config.try_timeout_s
+        return min(sent_at + try_s, request.deadline)
 
     def _new_decoder(self) -> FrameDecoder:
         return FrameDecoder(frame_bytes_max=self._config.answer_bytes_max)

@@ -17,7 +17,6 @@ from delay_client.exchange.links import LinkState
 from delay_client.exchange.routing import FixedRouting, MetaRouting
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.item_encoder import EncodedItem
-from delay_protocol.messages.items import item_subject
 
 _REFILE_S = 0.05
 """For so long changes of routes gather before what is ready is looked at again."""
@@ -90,7 +89,7 @@ class Pending:
         assert isinstance(batch.receiver, Gathering)
         batch.receiver.add(waiter)
         batch.positions = range(len(batch) + 1)
-        batch.add(encoded, is_past_due=is_past_due)
+        batch.add(encoded, subject, is_past_due=is_past_due)
         batch.deadline = now + timeout_s
 
     def add(self, batch: Batch) -> None:
@@ -113,9 +112,7 @@ class Pending:
         """Put a batch into the lane of its items, in parts if they are of several."""
         are_ids_given = batch.lane.main is not batch.lane
         parts: dict[Lane, list[int]] = {}
-        for index, item in enumerate(batch.items):
-            # What was encoded here has a subject that is text.
-            subject = item_subject(item).decode()
+        for index, subject in enumerate(batch.subjects):
             lane = self._routing.lane_for(subject, batch.ids[index] if are_ids_given else None)
             parts.setdefault(lane, []).append(index)
         self._wake_for_routes(parts)

@@ -7,17 +7,20 @@ Subjects with the same route share a lane, and lanes share the links to their se
 without a route has a lane of its own, without servers, in which its messages wait.
 """
 
+import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from delay_client.exchange.batches import BatchLink, Lane
 from delay_client.exchange.kept_routes import KeptRoutes, Place, Places, RoutesKeeper
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
+from delay_client.exchange.registering import MastersTalk
 from delay_client.messages.config import ClientConfig
 from delay_protocol.basics.levels import parse_levels
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
 from delay_protocol.meta.session import MetaSessionConfig, Route, RouteState
+from delay_protocol.receivers.masters import ReceiverRegister, ReceiverRegistered
 
 _LOOK_UP_S = 60.0
 """The lanes of subjects in use are looked up anew so often; others are let go."""
@@ -44,7 +47,23 @@ class FixedRouting:
         """Never changes."""
         self.levels_ms = parse_levels(config.levels)
         """The delays of levels in ms."""
-        self._lane = Lane(self.links)
+        self._lane = Lane(list(self.links))
+        self._config = config
+        self.masters: Mapping[str, str] = {server: server for server in servers}
+        """The servers that may have any message, by group."""
+        self.why_no_masters = ""
+        """There may be no others."""
+
+    def want_masters(self, now: float) -> None:
+        """Keep `masters` right; they always are."""
+
+    def link_to(self, group: str, server: str) -> BatchLink | None:
+        """Return the link to a server, which another one may have named; None for no address."""
+        link = next((link for link in self.links if link.server == server), None)
+        if link is None and (link := _new_link(group, server, self._config)) is not None:
+            self.links.append(link)
+            self.lines = list(self.links)
+        return link
 
     def lane_for(self, subject: str, own_id: str | None) -> Lane:
         """Return the lane of everything, or the one beside it of a message with this id."""
@@ -102,6 +121,14 @@ class MetaRouting:
             chance=chance,
         )
         self._meta = MetaLink(meta, self._session, config=config, chance=chance)
+        self._masters_talk = MastersTalk(
+            ReceiverRegister(name=""), config=config, chance=chance, registered=self._registered
+        )
+        self._masters_link = MetaLink(meta, self._masters_talk, config=config, chance=chance)
+        self._masters_until = -math.inf
+        """Loop time until which it is asked where the masters are."""
+        self.masters: Mapping[str, str] = {}
+        """The masters of all delay groups, as far as they are known, by group."""
         self._kept = KeptRoutes(keeper, self._told)
         self.links: Sequence[BatchLink] = ()
         """Servers of the lanes there are."""
@@ -129,6 +156,23 @@ class MetaRouting:
         """The delays of levels in ms; None before a meta server was asked."""
         return self._meta.levels_ms
 
+    def want_masters(self, now: float) -> None:
+        """Have a meta server tell which masters there are, and go on with it for a while."""
+        self._masters_until = now + self._config.idle_s
+        self._masters_talk.is_needed = True
+        if self._masters_link not in self.lines:
+            self._set_links(self.links)
+
+    @property
+    def why_no_masters(self) -> str:
+        """Why there may be other masters than those that are known; empty if there are none."""
+        if self._masters_talk.is_told:
+            return ""
+        return self._masters_talk.refusal or self._masters_link.trouble or "no answer"
+
+    def _registered(self, reply: ReceiverRegistered) -> None:
+        self.masters = {master.group: master.address for master in reply.masters}
+
     def lane_for(self, subject: str, own_id: str | None) -> Lane:
         """Return the lane of a subject, or the one beside it of a message with this id."""
         lane = self.lane_of(subject)
@@ -153,6 +197,8 @@ class MetaRouting:
     def poll(self, now: float, in_use: Iterable[Lane]) -> None:
         """Ask what is due, and forget what is not used; lanes `in_use` have messages."""
         self._meta.poll(now)
+        self._masters_talk.is_needed = now < self._masters_until
+        self._masters_link.poll(now)
         self._now = now
         # Whoever asked for a lane did not say when; it was after the last time here.
         for subject in self._looked_up:
@@ -175,7 +221,8 @@ class MetaRouting:
 
     def next_event(self) -> float:
         """Return when poll(), or the shell, has something to do unless more happens before."""
-        return min(self._meta.next_event(), self._kept.next_event())
+        events = (self._meta, self._masters_link, self._kept)
+        return min(one.next_event() for one in events)
 
     def close(self) -> None:
         """Have routes kept that are not yet: the client ends."""
@@ -187,7 +234,7 @@ class MetaRouting:
         self._lanes = {key: lane for key, lane in self._lanes.items() if id(lane) in used}
         self._routeless = {name: lane for name, lane in self._routeless.items() if id(lane) in used}
         self._untaken &= self._routeless.keys()
-        places = {place for key in self._lanes for place in key}
+        places = {*self.masters.items(), *(place for key in self._lanes for place in key)}
         for place, link in list(self._by_place.items()):
             if place not in places:
                 link.is_retired = True
@@ -282,23 +329,33 @@ class MetaRouting:
 
     def _set_links(self, links: Sequence[BatchLink]) -> None:
         self.links = links
-        self.lines = (self._meta, *links)
+        metas = (self._meta, self._masters_link)[: 1 + (self._masters_until > -math.inf)]
+        self.lines = (*metas, *links)
 
     def _links(self, route: Route) -> list[BatchLink]:
         """Return the links to the groups of a route; those with an impossible address are none."""
         links: list[BatchLink] = []
         for group in route:
-            place = (group.name, group.master)
-            link = self._by_place.get(place)
-            if link is None:
-                if len(self.links) >= self._config.servers_max:
-                    continue
-                try:
-                    link = BatchLink(group.master, self._config, group=group.name)
-                except ValueError:
-                    continue
-                self._by_place[place] = link
-                self._set_links([*self.links, link])
-            if link not in links:
+            link = self.link_to(group.name, group.master)
+            if link is not None and link not in links:
                 links.append(link)
         return links
+
+    def link_to(self, group: str, server: str) -> BatchLink | None:
+        """Return the link to a server of a group; None if it can have none."""
+        place = (group, server)
+        link = self._by_place.get(place)
+        if link is None and len(self.links) < self._config.servers_max:
+            link = _new_link(group, server, self._config)
+            if link is not None:
+                self._by_place[place] = link
+                self._set_links([*self.links, link])
+        return link
+
+
+def _new_link(group: str, server: str, config: ClientConfig) -> BatchLink | None:
+    """Return a link to a server that others named; None for no address."""
+    try:
+        return BatchLink(server, config, group=group)
+    except ValueError:
+        return None

@@ -1,5 +1,7 @@
 """Messages, receipts, settings and errors: the types of the client's callers.
 
+    cancel_tokens  what a receipt's token says
+    changed        what became of a cancel or a move
     clock          the wall clock
     config         settings of a client
     envelope       bodies and headers as attributes

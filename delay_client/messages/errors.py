@@ -8,6 +8,8 @@
         * TimedOut (also a TimeoutError): no answer came in time.
     * FatalError: sending the same message again fails again.
         * InvalidMessage (also a ValueError): it cannot be sent as it is written.
+            * InvalidToken: a cancel token that is none, was changed, or has another version.
+            * OtherCluster: a receipt or a cancel token of another cluster.
         * IllegalSubject: brokers refuse this subject, or it is not served here.
         * MessageTooLarge: it exceeds a limit in bytes.
         * DelayTooLong: it is due beyond the server's horizon.
@@ -45,7 +47,8 @@ class DelaywheelError(Exception):
 class RetryableError(DelaywheelError):
     """Not accepted for now. Send it again with the same message id.
 
-    Where it was kept all the same (`maybe_kept`) it is delivered twice, with that id.
+    Where it was kept all the same (`maybe_kept`) it is delivered twice, with that id, unless a
+    server knows it for the same (`Receipt.duplicate`).
     """
 
     def __init__(
@@ -59,8 +62,8 @@ class RetryableError(DelaywheelError):
     ) -> None:
         super().__init__(text, message_id=message_id, server=server, attempts=attempts)
         self.maybe_kept = maybe_kept
-        """Whether a server may have kept the message although no answer said so. Servers do not
-        look for copies: what is sent again is delivered again, and told by the message id."""
+        """Whether a server may have kept the message although no answer said so. One that is sent
+        again with its id, within ten minutes, is mostly known there (`Receipt.duplicate`)."""
 
 
 class Unavailable(RetryableError):
@@ -85,6 +88,14 @@ class FatalError(DelaywheelError):
 
 class InvalidMessage(FatalError, ValueError):
     """The message cannot be sent as it is written; it was not put on the wire."""
+
+
+class InvalidToken(InvalidMessage):
+    """A cancel token that is none, was cut or changed, or is of another version."""
+
+
+class OtherCluster(InvalidMessage):
+    """The receipt or the cancel token is of another cluster than the servers are."""
 
 
 class IllegalSubject(FatalError):

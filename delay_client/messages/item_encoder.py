@@ -36,6 +36,7 @@ from delay_protocol.basics.strings import STR_SIZE_MAX
 from delay_protocol.basics.subjects import subject_fault, subject_size_fault
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, TAGS_MAX, ItemScan, scan_items
 from delay_protocol.messages.origin import APP_KEY, DUE_KEY
+from delay_protocol.messages.repeats import DELAY_KEY
 
 EncodedItem = tuple[bytes, str, int, bool]
 """An item's bytes, its message id, its due time in ms, and whether that is a given moment."""
@@ -49,6 +50,9 @@ DUE_MS_MAX: Final = 253_402_300_799_999
 LEVEL_0_MS: Final = -(10**11)
 """A due time that is so much less a level: that of a message written before the table of levels was
 known. It has as many digits as a due time has, so the item has its size already."""
+
+_UNKNOWN_DELAY: Final = "0" * 11
+"""The delay of such a message; that of a level has no more digits."""
 
 _DELAY_S_MAX: Final = 100 * 366 * 86_400
 """Seconds: a shorter delay cannot end after the year 9999."""
@@ -117,8 +121,9 @@ class ItemEncoder:
 
     def _encode(self, message: OutgoingMessage, now_ms: int) -> EncodedItem:
         subject, body, delay, at, message_id, tags, headers, content_type, own, level = message
-        due_ms = _due_ms(delay, at, now_ms) if level is None else self._by_level(message, now_ms)
+        due_ms = due_ms_of(delay, at, now_ms) if level is None else self._by_level(message, now_ms)
         subject_part = self._subjects.get(subject) or self._subject_part(subject)
+        own_id = message_id is not None
         if message_id is None:
             message_id = self._ids.make(now_ms)
             id_part = b"\x00\x1a" + message_id.encode()
@@ -131,6 +136,10 @@ class ItemEncoder:
             due_attribute = b"\x00\x17qmq_scheduleReceiveTime\x00\x0d%d" % due_ms
         else:
             due_attribute = _attribute(DUE_KEY, str(due_ms))
+        if own_id and at is None:
+            # The same message, sent again, has the same delay but another due time.
+            said = _UNKNOWN_DELAY if due_ms < 0 else str(due_ms - now_ms)
+            due_attribute += _attribute(DELAY_KEY, said)
         if not isinstance(body, str | bytes):
             body = encode_json(body)
             content_type = JSON_TYPE if content_type is None else content_type
@@ -220,7 +229,7 @@ class ItemChecker:
         return data, message_id, scan.due_ms[0], True
 
 
-def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
+def due_ms_of(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
     """Return when a message is due; a part of a ms is rounded up, as early is worse than late."""
     if type(delay) is float and at is None and 0.0 <= delay < _DELAY_S_MAX:
         return now_ms + math.ceil(delay * 1000 - _HAIR_MS)

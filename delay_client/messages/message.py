@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from delay_client.messages.cancel_tokens import Place, encode_token
 from delay_client.messages.errors import DelaywheelError
 
 Body = str | bytes | Mapping[str, Any] | list[Any]
@@ -36,8 +37,8 @@ class OutgoingMessage(NamedTuple):
     """Deliver at this moment, a datetime with a time zone; one in the past, however far, means at
     once."""
     message_id: str | None = None
-    """At most 100 characters; one is made if you give none. Give your own so that consumers know
-    the same message by it when a second send_many(), after a crash, sends it again: both come."""
+    """At most 100 characters; one is made if you give none. Give your own so that the same message
+    is known by it when a second send_many(), after a crash, sends it again."""
     tags: Sequence[str] = ()
     """At most 10; consumers can filter by them."""
     headers: Mapping[str, str] | None = None
@@ -65,19 +66,28 @@ class Receipt(NamedTuple):
 
     message_id: str
     due_ms: int
-    """When it is due, in ms since 1970 UTC."""
+    """When it is due, in ms since 1970 UTC; of a duplicate the first message."""
     server: str
     """Address of the server that accepted it."""
     attempts: int
     """How many times it was put on the wire; 1 unless something went wrong."""
     duplicate: bool = False
-    """Whether the server said that it had the message already. That is a success too. Delaywheel's
-    servers never say so: they keep and deliver each copy."""
+    """True if the server has the message from before, by the same id and in all else the same: it
+    keeps and delivers the first one. That is a success too."""
     elsewhere: bool = False
     """Whether another group has it than the one that its id names, because that one took nothing.
     A copy that was sent before may be with that one. Only of messages whose id you gave."""
     past_due: bool = False
     """Whether it was due before it was sent, by this machine's clock: it is delivered at once."""
+    subject: str = ""
+    """The subject that it was sent to."""
+    cluster: int = 0
+    """Hash of the name of the cluster that has it; 0 where the server did not say."""
+
+    @property
+    def cancel_token(self) -> str:
+        """A text by which it can be cancelled or moved. It is no secret."""
+        return encode_token(Place(self.cluster, self.due_ms, self.subject, self.message_id))
 
     @property
     def due_at(self) -> datetime:

@@ -4,6 +4,7 @@ The error's type is the remedy: after a RetryableError the client tries again, a
 it does not, and None means that the message is kept.
 """
 
+import re
 from typing import Final
 
 from delay_client.messages.errors import (
@@ -41,6 +42,15 @@ def request_setback(code: int, remark: str) -> tuple[type[RetryableError], str] 
     if code == ResponseCode.BROKER_ERROR and remark:
         return Unavailable, f"takes no messages (code 51): {remark[:_REMARK_LENGTH_MAX]!r}"
     return _REQUEST_SETBACKS.get(code)
+
+
+_MASTER: Final = re.compile(r"the master of this group is .+ at (?P<address>\S+)")
+
+
+def master_named(remark: str) -> str:
+    """Return the address of the master that another node names; empty if it names none."""
+    found = _MASTER.fullmatch(remark)
+    return "" if found is None else found["address"]
 
 
 def request_refusal(code: int, *, server: str, message_id: str, attempts: int) -> FatalError:

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.registering import MastersTalk
 from delay_client.messages.config import named_servers
 from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import ReceivedMessage
-from delay_client.exchange.registering import MastersTalk
 from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
 from delay_protocol.basics.levels import parse_levels

@@ -27,6 +27,7 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
+from delay_client.messages.changed import Changed, ChangeOutcome, Named, When
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.errors import ClientClosed
 from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
@@ -111,6 +112,45 @@ class BlockingClient:
         All messages are taken from the iterable first: if that raises, nothing was sent.
         """
         job = _Job(partial(self._client.send_many, list(messages), timeout=timeout))
+        return self._thread.call(job)
+
+    def cancel(
+        self,
+        message: Named,
+        message_id: str | None = None,
+        *,
+        at: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Changed:
+        """Take a message back; as Client.cancel()."""
+        work = partial(self._client.cancel, message, message_id, at=at, timeout=timeout)
+        return self._thread.call(_Job(work))
+
+    def move(
+        self,
+        message: Named,
+        message_id: str | None = None,
+        *,
+        to: When,
+        at: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Changed:
+        """Have a message delivered at another time; as Client.move()."""
+        work = partial(self._client.move, message, message_id, to=to, at=at, timeout=timeout)
+        return self._thread.call(_Job(work))
+
+    def cancel_many(
+        self, messages: Iterable[Named], *, timeout: float | None = None
+    ) -> list[ChangeOutcome]:
+        """Take many messages back; as Client.cancel_many()."""
+        job = _Job(partial(self._client.cancel_many, list(messages), timeout=timeout))
+        return self._thread.call(job)
+
+    def move_many(
+        self, moves: Iterable[tuple[Named, When]], *, timeout: float | None = None
+    ) -> list[ChangeOutcome]:
+        """Have many messages delivered at other times; as Client.move_many()."""
+        job = _Job(partial(self._client.move_many, list(moves), timeout=timeout))
         return self._thread.call(job)
 
     def close(self) -> None:

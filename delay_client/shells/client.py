@@ -15,11 +15,22 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from delay_client.exchange.asking import ChangeCall
 from delay_client.exchange.batches import Batch, Collection, Encoder, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
 from delay_client.exchange.routing import Line
+from delay_client.messages.changed import (
+    Changed,
+    ChangeOutcome,
+    MessageName,
+    Named,
+    Wanted,
+    When,
+    wanted,
+)
 from delay_client.messages.clock import wall_ms
 from delay_client.messages.config import ClientConfig
+from delay_client.messages.errors import DelaywheelError, InvalidMessage
 from delay_client.messages.identity import client_id
 from delay_client.messages.item_encoder import ItemChecker, ItemEncoder
 from delay_client.messages.message import (
@@ -173,6 +184,86 @@ class Client(Shell[Line]):
         """
         return await self._send_all(items, ItemChecker(), timeout)
 
+    async def cancel(
+        self,
+        message: Named,
+        message_id: str | None = None,
+        *,
+        at: datetime | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
+    ) -> Changed:
+        """Take a message back: by its receipt or `cancel_token`, or by subject, id and due time.
+
+        Without `at` it is looked for at all times, which takes longer. Returns what became of it;
+        a group that does not answer within `timeout` seconds leaves it IN_DOUBT. Raises a
+        DelaywheelError where it could not be asked for: an InvalidMessage at once, a NoRoute after
+        `timeout` seconds in which no meta server told which delay groups there are.
+        """
+        return await self._change_one(_named(message, message_id, at), None, timeout)
+
+    async def move(
+        self,
+        message: Named,
+        message_id: str | None = None,
+        *,
+        to: When,
+        at: datetime | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 (as cancel())
+    ) -> Changed:
+        """Have a message delivered at another time: `to` a datetime, or seconds or a timedelta.
+
+        A delay counts from now. The message keeps its id and its bytes. All else is as cancel().
+        """
+        return await self._change_one(_named(message, message_id, at), to, timeout)
+
+    async def cancel_many(
+        self,
+        messages: Iterable[Named],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (as cancel())
+    ) -> list[ChangeOutcome]:
+        """Take many messages back, up to a thousand in a request.
+
+        Returns one outcome for each, in order: what cancel() would return or raise. It gives up
+        once no server has answered for `timeout` seconds.
+        """
+        return await self._change_all([(one, None) for one in messages], timeout)
+
+    async def move_many(
+        self,
+        moves: Iterable[tuple[Named, When]],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (as cancel())
+    ) -> list[ChangeOutcome]:
+        """Have many messages delivered at other times, each at its own; else as cancel_many()."""
+        return await self._change_all(list(moves), timeout)
+
+    async def _change_one(self, named: Named, to: When | None, timeout_s: float | None) -> Changed:
+        [outcome] = await self._change_all([(named, to)], timeout_s)
+        if isinstance(outcome, DelaywheelError):
+            raise outcome
+        return outcome
+
+    async def _change_all(
+        self, asked: Sequence[tuple[Named, When | None]], timeout_s: float | None
+    ) -> list[ChangeOutcome]:
+        limit_s = self._config.timeout(timeout_s)
+        self._check_loop()
+        progress = Bell()
+        now, now_ms = anyio.current_time(), self._wall_ms()
+        changes = [_wanted_or_error(named, to, now_ms) for named, to in asked]
+        call = ChangeCall(changes, timeout_s=limit_s, now=now, on_progress=progress.ring)
+        self._calls += 1
+        try:
+            self._exchange.change(call, now)
+            self._look_round(now)
+            while call.parts:
+                await progress.wait()
+        finally:
+            call.abandoned = True
+            self._end_call()
+        return call.outcomes()
+
     async def _send_all(
         self,
         messages: Iterable[_Message],
@@ -235,3 +326,19 @@ class Client(Shell[Line]):
         self._calls -= 1
         if not self._calls:
             self._all_done.ring()
+
+
+def _named(message: Named, message_id: str | None, at: datetime | None) -> Named:
+    """Return the message that arguments name; raise InvalidMessage."""
+    if message_id is not None and isinstance(message, str):
+        return MessageName(message, message_id, at)
+    if message_id is not None or at is not None:
+        raise InvalidMessage("give a receipt or a token alone, or subject, id and at=")
+    return message
+
+
+def _wanted_or_error(named: Named, to: When | None, now_ms: int) -> Wanted | DelaywheelError:
+    try:
+        return wanted(named, to, now_ms)
+    except DelaywheelError as error:
+        return error

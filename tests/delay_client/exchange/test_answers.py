@@ -16,7 +16,7 @@ def new_batch(*names: str, lane: Lane | None = None) -> Batch:
     batch = Batch(Collection(lambda: None), deadline=10, lane=lane or Lane([LINK]))
     batch.positions = range(5, 5 + len(names))
     for name in names:
-        batch.add((b"item", name, 2000, False), is_past_due=name == "late")
+        batch.add((b"item", name, 2000, False), "s", is_past_due=name == "late")
     batch.attempts = 2
     return batch
 
@@ -25,8 +25,8 @@ def test_an_empty_body_takes_all() -> None:
     answer = read_answer(new_batch("m", "late"), LINK, ResponseCode.SUCCESS, b"")
     assert (list(answer.positions), answer.setback, answer.is_failure) == ([5, 6], None, False)
     assert list(answer.outcomes) == [
-        Receipt("m", 2000, "a:1", 2),
-        Receipt("late", 2000, "a:1", 2, past_due=True),
+        Receipt("m", 2000, "a:1", 2, subject="s"),
+        Receipt("late", 2000, "a:1", 2, past_due=True, subject="s"),
     ]
 
 
@@ -52,7 +52,7 @@ def test_each_item_that_is_named_has_its_own_fate() -> None:
     answer = read_answer(batch, LINK, ResponseCode.SUCCESS, body)
     assert list(answer.positions) == [5, 7, 8]
     taken, bad, twice = answer.outcomes
-    assert taken == Receipt("m", 2000, "a:1", 2)
+    assert taken == Receipt("m", 2000, "a:1", 2, subject="s")
     assert isinstance(bad, Refused)
     assert isinstance(twice, Receipt)
     assert twice.duplicate

@@ -22,6 +22,7 @@ from delay_protocol.messages.items import (
     scan_items,
 )
 from delay_protocol.messages.origin import DUE_KEY
+from delay_protocol.messages.repeats import is_repeat
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
 
@@ -189,13 +190,32 @@ def test_counting_levels_leaves_an_item_alone_that_is_due_before_1970() -> None:
     data = encode_item(Item(FLAG_DELAY, 1, -(10**11) - 3, "s", "old"))
     encoder = ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=1 << 20)
     batch = Batch(Gathering(), deadline=0, lane=Lane())
-    batch.add(ItemChecker().encode(OutgoingItem("s", data), NOON_MS), is_past_due=True)
-    by_level = OutgoingMessage("s", level=2, message_id="new")
-    batch.add(encoder.encode(by_level, NOON_MS), is_past_due=True)
+    batch.add(ItemChecker().encode(OutgoingItem("s", data), NOON_MS), "s", is_past_due=True)
+    by_level = OutgoingMessage("s", level=2)
+    batch.add(encoder.encode(by_level, NOON_MS), "s", is_past_due=True)
     size = batch.size
     batch.count_levels((1000, 5000))
     assert batch.items[0] == data
     assert decode_item(batch.items[1]).due_ms == NOON_MS + 5000
     assert batch.due_ms == [-(10**11) - 3, NOON_MS + 5000]
     assert batch.past_due == {"old"}
+    assert "dw_delay" not in decode_item(batch.items[1]).attributes
     assert (batch.size, sum(map(len, batch.items))) == (size, size)
+
+
+def test_the_same_message_of_a_level_is_the_same_item_whether_the_table_was_known_or_not() -> None:
+    items = []
+    for levels_ms, now_ms in (((1000, 5000), NOON_MS), (None, NOON_MS + 7)):
+        encoder = ItemEncoder(
+            ids=MessageIdMaker(random.Random(1)),
+            item_bytes_max=1 << 20,
+            levels_ms=lambda table=levels_ms: table,  # type: ignore[misc]
+        )
+        batch = Batch(Gathering(), deadline=0, lane=Lane())
+        message = OutgoingMessage("s", "x", level=2, message_id="own", attributes={"a": "b"})
+        batch.add(encoder.encode(message, now_ms), "s")
+        batch.count_levels((1000, 5000))
+        items += batch.items
+    assert decode_item(items[0]).attributes["dw_delay"] == "5000"
+    assert items[0] != items[1]
+    assert is_repeat(items[1], items[0])

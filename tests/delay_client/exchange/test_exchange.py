@@ -130,7 +130,7 @@ class World:
         start = len(collection._outcomes)
         batch.positions = collection.expect(list(range(start, start + len(names))))
         for name in names:
-            batch.add((item_of(name), name, 2000, False))
+            batch.add((item_of(name), name, 2000, False), "s")
         self.exchange.submit(batch, now)
 
     def offer(self, name: str, now: float, timeout_s: float = 10.0) -> Waiter:
@@ -192,7 +192,10 @@ def test_an_empty_answer_accepts_every_item_in_order() -> None:
     assert (request.code, request.request_code, request.flag) == (10, 10, 0)
     assert request.body == item_of("m1") + item_of("m2")
     wire.answer(request, 0.1)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1), Receipt("m2", 2000, "a:1", 1)]
+    assert collection.outcomes() == [
+        Receipt("m1", 2000, "a:1", 1, subject="s"),
+        Receipt("m2", 2000, "a:1", 1, subject="s"),
+    ]
     assert world.progress == 1
 
 
@@ -288,11 +291,11 @@ def test_each_item_has_its_own_outcome_and_only_retryable_ones_go_again() -> Non
     assert again.opaque != request.opaque
     wire.answer(again, 1.0)
     ok, bad, dup, full, crc, blocked = collection.outcomes()
-    assert ok == Receipt("ok", 2000, "a:1", 1)
+    assert ok == Receipt("ok", 2000, "a:1", 1, subject="s")
     assert isinstance(bad, IllegalSubject)
-    assert dup == Receipt("dup", 2000, "a:1", 1, duplicate=True)
-    assert full == Receipt("full", 2000, "a:1", 2)
-    assert crc == Receipt("crc", 2000, "a:1", 2)
+    assert dup == Receipt("dup", 2000, "a:1", 1, duplicate=True, subject="s")
+    assert full == Receipt("full", 2000, "a:1", 2, subject="s")
+    assert crc == Receipt("crc", 2000, "a:1", 2, subject="s")
     assert isinstance(blocked, Refused)
     assert (bad.message_id, blocked.message_id) == ("bad", "blocked")
 
@@ -312,7 +315,7 @@ def test_a_failure_of_an_item_that_was_not_sent_changes_nothing() -> None:
     (wire,) = world.wires
     wire.connect(0.0)
     wire.fail(wire.requests()[0], 0.1, ("other", 5, ""))
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1)]
+    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1, subject="s")]
 
 
 # Trying again.
@@ -341,7 +344,7 @@ def test_a_lost_connection_is_made_again_and_what_was_in_flight_goes_again() -> 
     assert again.body == request.body
     # An answer to a request of the old connection has no meaning on the new one.
     wire.answer(again, 0.4)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 2)]
+    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 2, subject="s")]
 
 
 def test_half_a_frame_of_the_old_connection_does_not_spoil_the_new_one() -> None:
@@ -385,7 +388,7 @@ def test_nothing_is_sent_before_a_server_has_said_that_it_is_one() -> None:
     assert not wire.requests()
     world.exchange.received(wire.link, hello_reply(), 0.5)
     wire.answer(wire.requests()[0], 0.6)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1)]
+    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1, subject="s")]
 
 
 def test_a_server_that_starts_gets_messages_and_says_itself_what_it_does_with_them() -> None:
@@ -433,7 +436,7 @@ def test_what_is_no_delay_server_gets_nothing_and_the_error_says_what_it_is(
     later = world.submit("m4", now=3.0)
     wire.connect(3.0)
     wire.answer(wire.requests()[0], 3.1)
-    assert later.outcomes() == [Receipt("m4", 2000, "a:1", 1)]
+    assert later.outcomes() == [Receipt("m4", 2000, "a:1", 1, subject="s")]
 
 
 def test_a_broker_among_delay_servers_is_done_without() -> None:
@@ -446,7 +449,7 @@ def test_a_broker_among_delay_servers_is_done_without() -> None:
     assert collection.unsettled == 1
     server.connect(0.0)
     server.answer(server.requests()[0], 0.1)
-    assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 1)]
+    assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 1, subject="s")]
 
 
 def test_a_broker_and_nobody_are_both_named_at_the_end() -> None:
@@ -504,7 +507,7 @@ def test_another_server_is_asked_after_one_failed(how: str) -> None:
     (again,) = second.requests()
     assert again.body == request.body
     second.answer(again, 0.3)
-    assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 2)]
+    assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 2, subject="s")]
 
 
 def test_a_server_whose_answers_to_probes_come_too_late_is_taken_back() -> None:
@@ -553,7 +556,7 @@ def test_a_server_that_cannot_be_reached_stops_nobody() -> None:
     world.exchange.lost(first.link, "Connection refused", 0.0)
     second.connect(0.0)
     second.answer(second.requests()[0], 0.1)
-    assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 1)]
+    assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 1, subject="s")]
 
 
 # Time.
@@ -574,7 +577,7 @@ def test_a_request_without_an_answer_is_tried_again_and_a_silent_connection_give
     world.run(4.5)
     wire.connect(4.5)
     wire.answer(wire.requests()[0], 4.6)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 2)]
+    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 2, subject="s")]
 
 
 def test_a_connection_that_answers_others_survives_a_request_that_is_late() -> None:

@@ -49,7 +49,9 @@ def test_a_message_is_sent_and_its_receipt_returned(start_server: StartServer) -
     at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     with BlockingClient([server.address], config=FAST) as client:
         receipt = client.send("departures", at=at, message_id="m1", attributes={"flight": "LH 400"})
-    assert receipt == Receipt("m1", int(at.timestamp() * 1000), server.address, 1)
+    assert receipt == Receipt(
+        "m1", int(at.timestamp() * 1000), server.address, 1, subject="departures"
+    )
     (item,) = server.items()
     assert item.attributes["flight"] == "LH 400"
 

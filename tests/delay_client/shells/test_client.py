@@ -57,7 +57,9 @@ def test_a_message_is_sent_and_its_receipt_returned(run: Run, start_server: Star
                 tags=("eu",),
                 attributes={"flight": "LH 400"},
             )
-        assert receipt == Receipt("m1", int(at.timestamp() * 1000), server.address, 1)
+        assert receipt == Receipt(
+            "m1", int(at.timestamp() * 1000), server.address, 1, subject="departures"
+        )
         assert receipt.due_at == at
 
     run(main)
