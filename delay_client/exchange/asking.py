@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from delay_client.messages.changed import Changed, ChangeOutcome, Wanted, changed
-from delay_client.messages.errors import DelaywheelError
+from delay_client.messages.errors import DelaywheelError, Refused
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.messages.changes import (
@@ -132,6 +132,9 @@ class Part:
         for result in reply.results:
             if result.state is not ChangeState.UNKNOWN:
                 self._found[result.item].append(result)
+            elif result.reason:
+                # The server cannot read what it would know it by.
+                self._found[result.item].append(replace(result, state=ChangeState.IN_DOUBT))
 
     def finish(self) -> None:
         """Settle all changes by what is known."""
@@ -142,6 +145,22 @@ class Part:
             for index, one in enumerate(self.wanted)
         ]
         self.call.settle(self, outcomes)
+
+    def refuse(self, text: str) -> None:
+        """Take that something in the request is refused, and nothing of it was done.
+
+        Who is alone in it has an error; else it is divided in two, to be asked anew.
+        """
+        if len(self.wanted) == 1:
+            self.fail(Refused, text)
+            return
+        del self.call.parts[self]
+        rows = list(zip(self.positions, self.wanted, strict=True))
+        for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+            part = Part(self.call, self.cluster)
+            for row in half:
+                part.add(*row)
+            self.call.parts[part] = None
 
     def fail(self, kind: type[DelaywheelError], text: str) -> None:
         """Settle all changes by an error: no group could be asked."""

@@ -110,6 +110,10 @@ class Changing:
                 self._end(asking)
         elif code in {ResponseCode.BROKER_ERROR, ResponseCode.BROKER_REJECT}:
             self._follow(asking, master_named(text), f"cannot answer (code {code}) {text}", now)
+        elif code == ResponseCode.PARAM_ERROR:
+            part.refuse(f"{asking.server} refused it: {text}")
+            part.asks.clear()
+            self.masters_changed(now)
         else:
             self._give_up(asking, f"{asking.server} answered code {code} {text}".rstrip())
 

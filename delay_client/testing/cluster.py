@@ -11,6 +11,7 @@ from typing import Final, Self
 import anyio
 import anyio.lowlevel
 
+from delay_client.exchange.asking import ChangeCall
 from delay_client.exchange.batches import Batch, Waiter
 from delay_client.exchange.exchange import Exchange
 from delay_client.exchange.routing import Line
@@ -68,6 +69,20 @@ class _Exchange(Exchange):
         rows = zip(batch.items, batch.ids, batch.due_ms, [False] * len(batch), strict=True)
         outcomes = [self._schedule.take(row, is_past_due=row[1] in batch.past_due) for row in rows]
         batch.receiver.settle(batch.positions, outcomes)
+
+    def change(self, call: ChangeCall, now: float) -> None:  # noqa: ARG002 (as Exchange)
+        while call.parts:
+            part = next(iter(call.parts))
+            changes = [one.change for one in part.wanted]
+            fault = next(filter(None, map(self._schedule.fault_of, changes)), "")
+            if self._schedule.why_down:
+                part.doubts[FAKE_SERVER] = self._schedule.why_down
+            elif fault:
+                part.refuse(f"{FAKE_SERVER} refused it: {fault}")
+                continue
+            else:
+                part.take(FAKE_SERVER, self._schedule.change(changes))
+            part.finish()
 
 
 class FakeReceiver(Receiver):

@@ -5,6 +5,8 @@ It does as a meta server and delay servers do with receivers:
 * A message goes to every name of which a pattern takes its subject. Where there are several each
   has a copy of its own when it is due, and what one does with it the others do not see.
 * A message without a receiver waits, also after its receiver has come and gone.
+* A message that is sent again within ten minutes is the first one, as long as that was not
+  cancelled and is no dead letter.
 * Receivers of one name share by weight, and none gets more than it takes, or other subjects than
   its own patterns take.
 """
@@ -12,10 +14,14 @@ It does as a meta server and delay servers do with receivers:
 import logging
 import math
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
+from msgspec.structs import replace
+
+from delay_client.messages.due_times import due_at
 from delay_client.messages.envelope import decode_envelope
 from delay_client.messages.errors import Unavailable
 from delay_client.messages.item_encoder import EncodedItem
@@ -28,8 +34,10 @@ from delay_client.receiving.settings import RetryPolicy
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.levels import parse_levels
 from delay_protocol.basics.subjects import Patterns, real_subject, retry_group, subject_fault
+from delay_protocol.messages.changes import Change, ChangeReply, ChangeResult, ChangeState
 from delay_protocol.messages.items import FLAG_DELAY, decode_item, item_subject
-from delay_protocol.messages.origin import TIMES_KEY, count_of
+from delay_protocol.messages.origin import TIMES_KEY, count_of, first_due_ms
+from delay_protocol.messages.repeats import is_repeat
 from delay_protocol.receivers.attaching import ALONE_AFTER, UNSETTLED_REASON, UNSETTLED_TRIES
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
 
@@ -39,6 +47,13 @@ FAKE_SERVER: Final = "fake-cluster:1"
 """The address that receipts and errors name."""
 
 _DAY_MS: Final = 86_400_000
+_WINDOW_MS: Final = 600_000
+"""For so long a message that is sent again is known: `duplicates.window_ms` of a server."""
+_PAST_MS: Final = 60_000
+"""By so much a message may be moved into the past: clocks differ."""
+
+
+_WITH_RECEIVER: Final = {ChangeState.SENDING, ChangeState.DELIVERED}
 
 
 class StoredMessage:
@@ -50,6 +65,12 @@ class StoredMessage:
         self.id, self.tags = item.message_id, item.tags
         self.body, self.headers, self.content_type = decode_envelope(item.attributes)
         self.due_ms = item.due_ms if item.flag & FLAG_DELAY else item.create_ms
+        self.known_as = {None, self.due_ms, first_due_ms(item)}
+        """Due times by which it may be cancelled or moved; None: any."""
+        self.origin = self
+        """The message as it was sent, which this is a retry, a move or a copy of."""
+        self.at_ms = 0
+        """When a receiver got it, or when it came to its end."""
         self.attempts = self._attempts_before = count_of(item.attributes, TIMES_KEY)
         """How many times a receiver had it; what was released or put off does not count."""
         self.unsettled = 0
@@ -59,7 +80,7 @@ class StoredMessage:
         self.is_copy = False
         """True if it is for one of several names."""
         self.reason = ""
-        """Why it was refused, if it was."""
+        """Why it was refused, cancelled or moved, if it was."""
         self.data = data
         self.sequence = sequence
         if group := retry_group(item.subject):
@@ -74,6 +95,11 @@ class StoredMessage:
     def goes_alone(self) -> bool:
         """True if it comes alone, since it may end its receiver."""
         return self.unsettled >= ALONE_AFTER
+
+    def take_place_of(self, other: "StoredMessage") -> None:
+        """Be for whom another message was, which this one stands for now."""
+        self.receiver, self.is_copy = other.receiver, other.is_copy
+        self.origin = other.origin
 
     def delivered(self) -> Delivered:
         """Count an attempt, and return what goes to the receiver."""
@@ -144,7 +170,7 @@ class Schedule:
     """The list, its clock, the routes, and the receivers that are attached.
 
     Invariant: a message is in `waiting`, in due order, or with a receiver in `unsettled`, or in
-    `done`, or in `refused`, or it was replaced by its retry.
+    `done`, in `refused` or in `taken_back`, or it was replaced by its retry or by copies.
     """
 
     def __init__(self, now_ms: int, *, horizon_ms: int, levels: str) -> None:
@@ -157,6 +183,12 @@ class Schedule:
         self.unsettled: dict[int, StoredMessage] = {}
         self.done: list[StoredMessage] = []
         self.refused: list[StoredMessage] = []
+        self.taken_back: list[StoredMessage] = []
+        self._sent_at: defaultdict[tuple[str, str], list[tuple[int, StoredMessage]]] = defaultdict(
+            list
+        )
+        """When messages were sent, by subject and id."""
+        self._began_ms = now_ms
         self.subscriptions: dict[str, dict[str, None]] = {}
         """The patterns of each name of receivers."""
         self._policies: dict[str, RetryPolicy | None] = {}
@@ -170,6 +202,7 @@ class Schedule:
     def take(self, encoded: EncodedItem, *, is_past_due: bool) -> Outcome:
         """Keep a message, as a delay server does; return what becomes of it."""
         data, message_id, due_ms, _ = encoded
+        subject = item_subject(data).decode()
         if self.why_down:
             text = f"{FAKE_SERVER} takes no messages ({self.why_down}): send it again later"
             return Unavailable(text, message_id=message_id, server=FAKE_SERVER, attempts=1)
@@ -178,13 +211,88 @@ class Schedule:
             code, fault = ItemCode.BLOCK, self._beyond_horizon(due_ms)
         if fault:
             return item_refusal(code, fault, server=FAKE_SERVER, message_id=message_id, attempts=1)
-        self.sent.append(self._keep(data))
+        first = self._first_of(subject, message_id, data)
+        if first is None:
+            message = self._keep(data)
+            self.sent.append(message)
+            self._sent_at[subject, message_id].append((self.now_ms, message))
+            self.deliver()
+        due_ms = due_ms if first is None else first.due_ms
+        is_duplicate = first is not None
+        more = (FAKE_SERVER, 1, is_duplicate, False, is_past_due, subject)
+        return Receipt(message_id, due_ms, *more)
+
+    def _first_of(self, subject: str, message_id: str, data: bytes) -> StoredMessage | None:
+        """Return the message of which an item is a repeat."""
+        alive = (*self.waiting, *self.unsettled.values(), *self.done)
+        origins = {message.origin for message in alive}
+        for at_ms, message in self._sent_at.get((subject, message_id), ()):
+            is_known = self.now_ms <= at_ms + _WINDOW_MS and message in origins
+            if is_known and is_repeat(data, message.data):
+                return message
+        return None
+
+    def change(self, asked: Sequence[Change]) -> ChangeReply:
+        """Cancel or move messages, as a delay server does."""
+        results = [
+            replace(result, item=item)
+            for item, change in enumerate(asked)
+            for result in self._change(change)
+        ]
         self.deliver()
-        return Receipt(message_id, due_ms, FAKE_SERVER, 1, past_due=is_past_due)
+        return ChangeReply(results=tuple(results), facts_since_ms=self._began_ms)
+
+    def fault_of(self, change: Change) -> str:
+        """Return why a message may not be moved to its new time; empty if it may."""
+        if change.to_ms is None:
+            return ""
+        if change.to_ms < self.now_ms - _PAST_MS:
+            return f"{change.message_id!a} is to be moved into the past: cancel it"
+        return self._beyond_horizon(change.to_ms)
+
+    def _change(self, change: Change) -> Iterable[ChangeResult]:
+        """Return what became of a message for each name."""
+        took = ChangeState.CANCELLED if change.to_ms is None else ChangeState.MOVED
+        found: dict[str, ChangeResult] = {}
+        for messages, state in (
+            (list(self.waiting), took),
+            (self.unsettled.values(), ChangeState.SENDING),
+            (self.done, ChangeState.DELIVERED),
+            (self.refused, ChangeState.DEAD),
+            (self.taken_back, ChangeState.CHANGED_BEFORE),
+        ):
+            for message in messages:
+                name = message.receiver if message.is_copy else ""
+                names = (message.subject, message.id)
+                is_meant = names == (change.subject, change.message_id)
+                if not is_meant or change.due_ms not in message.known_as or name in found:
+                    continue
+                due_ms, at_ms = message.due_ms, message.at_ms or None
+                if state is took:
+                    due_ms, at_ms = self._take_back(message, change.to_ms), None
+                to = message.receiver if state in _WITH_RECEIVER else ""
+                again_ms = 1000 if state is ChangeState.SENDING else None
+                reason = message.reason if state is ChangeState.CHANGED_BEFORE else ""
+                found[name] = ChangeResult(0, state, name, due_ms, at_ms, to, again_ms, reason)
+        unknown = ChangeResult(0, ChangeState.UNKNOWN, due_ms=change.due_ms)
+        return found.values() or (unknown,)
+
+    def _take_back(self, message: StoredMessage, to_ms: int | None) -> int:
+        """Take out a message that waits, or put it at another time; return when it is due."""
+        self.waiting.remove(message)
+        message.reason = "cancelled" if to_ms is None else "moved"
+        message.at_ms = self.now_ms
+        self.taken_back.append(message)
+        if to_ms is None:
+            return message.due_ms
+        again = self._keep(due_at(decode_item(message.data), to_ms))
+        again.take_place_of(message)
+        return to_ms
 
     def settle(self, settled: Settled) -> None:
         """Do as the verdict on a message says."""
         message = self.unsettled.pop(settled.sequence)
+        message.at_ms = self.now_ms
         if settled.verdict == Verdict.DONE:
             self.done.append(message)
         elif settled.verdict == Verdict.RELEASE:
@@ -195,7 +303,7 @@ class Schedule:
             self.refused.append(message)
         else:
             again = self._keep(settled.rest)
-            again.receiver = message.receiver
+            again.take_place_of(message)
             again.is_copy = message.is_copy or len(self._names_of(message.subject)) > 1
             if fault := self._beyond_horizon(again.due_ms):
                 self.waiting.remove(again)
@@ -267,7 +375,7 @@ class Schedule:
                 del self.waiting[at]
                 self.unsettled[message.sequence] = message
                 taker = min(takers, key=lambda one: one.served)
-                message.receiver = taker.name
+                message.receiver, message.at_ms = taker.name, self.now_ms
                 taker.deliver(message.delivered())
             else:
                 at += 1
@@ -296,7 +404,7 @@ class Schedule:
         self.waiting.remove(message)
         for name in names:
             copy = self._keep(message.data)
-            copy.receiver, copy.is_copy = name, True
+            copy.receiver, copy.is_copy, copy.origin = name, True, message.origin
 
     def _keep(self, data: bytes) -> StoredMessage:
         self._made += 1
