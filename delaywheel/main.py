@@ -16,6 +16,8 @@ _MODULES: Final[Mapping[str, str]] = {
     "topology": "cluster.topology",
     "broker": "servers.broker",
     "send": "node.send",
+    "cancel": "node.change",
+    "move": "node.change",
     "status": "cluster.status",
     "pause": "node.rule_commands",
     "resume": "node.rule_commands",

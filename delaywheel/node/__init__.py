@@ -1,5 +1,6 @@
 """Commands for a delay server.
 
+    change          `delaywheel cancel`, `move`
     controls        `delaywheel controls`
     dead            `delaywheel dead`
     drain           `delaywheel drain`

@@ -161,6 +161,7 @@ def _print_json(outcomes: Sequence["Outcome"]) -> None:
     for outcome in outcomes:
         if isinstance(outcome, Receipt):
             line = {"accepted": True, **outcome._asdict()}
+            line["cancel_token"] = outcome.cancel_token
         else:
             line = {
                 "accepted": False,

@@ -53,6 +53,13 @@ def _delay(text: str) -> timedelta:
         raise ValueError(f"{text!r} is longer than time itself") from None
 
 
+def _shift(text: str) -> timedelta:
+    """Return a length of time that may go back: `1h`, `+1h`, `-30m`."""
+    given = text.strip()
+    shift = _delay(given.removeprefix("-").removeprefix("+"))
+    return -shift if given.startswith("-") else shift
+
+
 def _moment(text: str) -> datetime:
     """Return a moment of ISO 8601; without a time zone it is this machine's local time."""
     try:
@@ -90,4 +97,5 @@ DELAY = Parsed("delay", _delay)
 MINUTE = Parsed("minute", minute_of)
 """A moment of whole minutes, as minutes since 1970; without a time zone it is UTC."""
 MOMENT = Parsed("moment", _moment)
+SHIFT = Parsed("shift", _shift)
 PAIR = Parsed("pair", _pair)

@@ -35,11 +35,11 @@ def states(outcomes: list[ChangeOutcome]) -> list[ChangeState | type]:
 
 
 async def settled(client: Client, receipt: Receipt) -> Changed:
-    """Return what became of a message, once it is with nobody."""
+    """Return what became of a message, once it is with nobody and the fact of it is applied."""
     with anyio.fail_after(15):
         while True:
             changed = await client.cancel(receipt)
-            if changed.state is not S.SENDING:
+            if changed.state is not S.SENDING and (changed.to or changed.state is not S.DELIVERED):
                 return changed
             await anyio.sleep(0.05)
 
