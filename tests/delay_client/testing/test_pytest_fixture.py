@@ -10,6 +10,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 
+CHANGING = """
+import changing
+import pytest
+from delay_client.testing.pytest_fixture import delaywheel_cluster
+
+
+@pytest.mark.anyio
+async def test_what_the_guide_says_of_cancels(delaywheel_cluster):
+    async with delaywheel_cluster.client() as client:
+        first, second, _ = [
+            await client.send("fee.due", "x", delay=60, message_id=f"fee-2026-12-{n}")
+            for n in range(3)
+        ]
+        assert await changing.paid(client, first) == f"cancelled, due {first.due_at}"
+        assert await changing.put_off(client, second)
+        told = await changing.forget(client, ["0", "1", "2", "3"])
+        assert told == ["already cancelled or moved", "cancelled", "cancelled", "unknown"]
+    assert not delaywheel_cluster.pending()
+"""
+"""A test of the functions that cancel and move."""
+
 
 def test_the_documented_test_passes(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "services.md").read_text(encoding="utf-8")
@@ -20,6 +41,7 @@ def test_the_documented_test_passes(tmp_path: Path) -> None:
     for name, code in examples.items():
         compile(code, name, "exec")
         (tmp_path / name).write_text(code, encoding="utf-8")
+    (tmp_path / "test_changing.py").write_text(CHANGING, encoding="utf-8")
     # Settings of a user: none. Only anyio's plugin is there, as with anyone who has the client.
     settings = tmp_path / "pytest.ini"
     settings.write_text("[pytest]\nfilterwarnings = error\n", encoding="utf-8")
@@ -34,6 +56,7 @@ def test_the_documented_test_passes(tmp_path: Path) -> None:
             "-p",
             "no:cacheprovider",
             "test_fees.py",
+            "test_changing.py",
         ],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -43,4 +66,4 @@ def test_the_documented_test_passes(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "4 passed" in done.stdout
