@@ -9,7 +9,7 @@ ready batches (pending.py), so a blocked lane delays no other. The least loaded 
 gets the next request (balancing.py). What its answer means is in answers.py.
 
 If an answer is missing, the server may have kept the items. A retry has the same bytes and message
-ids, by which a server knows what it has (`Receipt.duplicate`); another server does not, and both
+ids, by which a server finds the first one (`Receipt.duplicate`); another server does not, and both
 copies are delivered. So after a lost connection the items wait for the same group, for
 `same_group_s` at most. After a time-out they do not wait, since a server that hangs would delay
 them again.

@@ -21,6 +21,13 @@ from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message import OutgoingMessage
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.messages.changes import (
+    ChangeReply,
+    ChangeResult,
+    ChangeState,
+    decode_change,
+    encode_change_reply,
+)
 from delay_protocol.messages.items import ItemScan, decode_item, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.meta.requests import (
@@ -30,6 +37,12 @@ from delay_protocol.meta.requests import (
     OnlineState,
     decode_client_register,
     encode_client_register_reply,
+)
+from delay_protocol.receivers.masters import (
+    MasterInfo,
+    ReceiverRegistered,
+    decode_receiver_register,
+    encode_receiver_reply,
 )
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
 from tests.delay_client.conftest import hello_reply
@@ -75,6 +88,10 @@ class Server:
     kept: list[bytes] = field(default_factory=list)
     requests: list[tuple[float, list[str]]] = field(default_factory=list)
     connects: list[float] = field(default_factory=list)
+    changes: list[tuple[float, int]] = field(default_factory=list)
+    """When it was asked to change messages, and how many."""
+    state: ChangeState = ChangeState.UNKNOWN
+    """What it says of them."""
     delay_s: float = 0.001
 
     @property
@@ -88,10 +105,21 @@ class Server:
             return encode_response(hello, code=ResponseCode.UNKNOWN_CODE)
         return b"" if self.mood == "hangs" else hello_reply(hello)
 
+    def _change(self, frame: Frame, now: float) -> bytes:
+        items = decode_change(frame.body).items
+        self.changes.append((now, len(items)))
+        if self.mood != "takes":
+            return encode_response(frame, code=51) if self.mood == "51" else b""
+        rows = [ChangeResult(item, self.state) for item in range(len(items))]
+        body = encode_change_reply(ChangeReply(results=tuple(rows), facts_since_ms=1))
+        return encode_response(frame, code=0, body=body)
+
     def take(self, frame: Frame, now: float) -> bytes | None:
         """Return the answer to a request; b"" for none, None to close the connection."""
         if frame.code == CommandCode.HELLO:
             return self.greet(frame)
+        if frame.code == CommandCode.CHANGE:
+            return self._change(frame, now)
         scan = ItemScan()
         scan_items(frame.body, scan)
         ends = zip(scan.starts, scan.sizes, strict=True)
@@ -124,6 +152,8 @@ class Meta:
     connects: list[tuple[float, str]] = field(default_factory=list)
     timestamp_ms: int = 1000
     levels: str = "7s 9s"
+    masters: list[dict[str, str]] = field(default_factory=list)
+    """Where the master of each group was, one after the other."""
     refused: set[str] = field(default_factory=set)
     """Subjects that are refused for good."""
 
@@ -178,7 +208,8 @@ class World:
             on_trouble=on_trouble or (lambda text: self.troubles.append((self.now, text))),
             keeper=keeper,
         )
-        self.meta = Meta(default=[group(name) for name in groups])
+        masters = {name: f"{name}:1" for name in groups}
+        self.meta = Meta(default=[group(name) for name in groups], masters=[masters])
         self.servers: dict[str, Server] = {}
         for name in groups:
             self.add(f"{name}:1")
@@ -191,6 +222,7 @@ class World:
             levels_ms=lambda: self.exchange.lanes.levels_ms,
         )
         self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._held: list[tuple[Connection, Frame]] = []
         self._count = 0
         self._connections: dict[Line, Connection] = {}
         self.settled: dict[str, int] = defaultdict(int)
@@ -418,6 +450,9 @@ class World:
             return
         connection.decoder.feed(data)
         for frame in connection.decoder.frames():
+            if frame.code == CommandCode.RECEIVER_REGISTER:
+                self._take_register(connection, frame)
+                continue
             request = decode_client_register(frame.body)
             meta.asked.append((self.now, request.subject))
             connection.told[request.subject] = request.client_type
@@ -429,6 +464,25 @@ class World:
                 body = meta.reply(request.subject, request.client_type)
                 answer = encode_response(frame, code=0, body=body)
             self._deliver(connection, answer, 0.001)
+
+    def _take_register(self, connection: Connection, frame: Frame) -> None:
+        """Tell a client of the masters, at once or when there are others."""
+        asked = decode_receiver_register(frame.body)
+        assert not asked.name
+        if asked.told == len(self.meta.masters):
+            self._held.append((connection, frame))
+            return
+        infos = [MasterInfo(group=name, address=at) for name, at in self.meta.masters[-1].items()]
+        told = ReceiverRegistered(version=len(self.meta.masters), masters=tuple(infos))
+        answer = encode_response(frame, code=0, body=encode_receiver_reply(told))
+        self._deliver(connection, answer, 0.001)
+
+    def set_masters(self, **masters: str) -> None:
+        """Change where the masters of groups are, and tell who asked."""
+        self.meta.masters.append(masters)
+        held, self._held = self._held, []
+        for connection, frame in held:
+            self._take_register(connection, frame)
 
     def links(self) -> dict[str, BatchLink]:
         """Return the links that there are, by address."""
