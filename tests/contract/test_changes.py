@@ -14,13 +14,13 @@ from delay_client import (
     InvalidToken,
     MessageName,
     OtherCluster,
-    OutgoingMessage,
     Receipt,
     ReceivedMessage,
     Refused,
     Reject,
 )
 from delay_client.messages.cancel_tokens import Place, cluster_hash, encode_token
+from delay_client.messages.changed import When
 from tests.contract.test_contract import Play, play, real
 from tests.contract.worlds import World, running
 
@@ -174,7 +174,13 @@ def test_what_cannot_be_is_refused_and_the_others_are_changed(play: Play) -> Non
         async with world.client() as client:
             receipts = [await client.send(name, delay=HOUR) for _ in range(5)]
             now = world.now()
-            to = [now + HOUR, now - HOUR, datetime(9000, 1, 1, tzinfo=UTC), now + 3 * HOUR, 60]
+            to: list[When] = [
+                now + HOUR,
+                now - HOUR,
+                datetime(9000, 1, 1, tzinfo=UTC),
+                now + 3 * HOUR,
+                60,
+            ]
             outcomes = await client.move_many(list(zip(receipts, to, strict=True)))
             assert states(outcomes) == [S.MOVED, Refused, Refused, S.MOVED, S.MOVED]
             bad = [receipts[1].cancel_token[:-3], "nonsense"]
@@ -201,9 +207,8 @@ def test_a_message_that_is_sent_again_is_the_first_one(play: Play) -> None:
             assert not (await client.send(name, "b", delay=soon, **own)).duplicate
             assert not (await client.send(name, "a", delay=2 * soon, **own)).duplicate
             at = first.due_at + HOUR
-            messages = [OutgoingMessage(name, "a", at=at, **own)] * 2
-            receipts = await client.send_many(messages)
-            duplicates = [one.duplicate for one in receipts if isinstance(one, Receipt)]
+            receipts = [await client.send(name, "a", at=at, **own) for _ in range(2)]
+            duplicates = [one.duplicate for one in receipts]
             assert duplicates == [False, True]
             await world.advance(5)
             await world.until(lambda: len(got) == 2)

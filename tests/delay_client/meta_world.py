@@ -114,7 +114,7 @@ class Server:
         body = encode_change_reply(ChangeReply(results=tuple(rows), facts_since_ms=1))
         return encode_response(frame, code=0, body=body)
 
-    def take(self, frame: Frame, now: float) -> bytes | None:
+    def take(self, frame: Frame, now: float) -> bytes | None:  # noqa: PLR0911 (one for each mood)
         """Return the answer to a request; b"" for none, None to close the connection."""
         if frame.code == CommandCode.HELLO:
             return self.greet(frame)

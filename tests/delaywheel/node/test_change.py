@@ -30,14 +30,14 @@ class RecordingClient:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Named, When | None, float | None]] = []
-        self.addresses: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
+        self.addresses: list[object] = []
         self.fields: dict[str, Any] = {"state": ChangeState.CANCELLED}
         self.error: Exception | None = None
 
     def __call__(
         self, servers: Sequence[str] | None = None, *, meta: Sequence[str] | None = None
     ) -> Self:
-        self.addresses = servers, meta
+        self.addresses = [servers, meta]
         return self
 
     async def __aenter__(self) -> Self:
@@ -77,9 +77,9 @@ def test_a_message_is_cancelled_by_its_names_or_its_token(client: RecordingClien
     client.fields["due_ms"] = DUE_MS
     result = done(run("cancel", *ONE, *AT, "--meta", "m:8080", "--timeout", "3s"))
     assert result.stdout == "m1: cancelled, due 2026-12-24 18:00:00.000Z\n"
-    assert client.addresses == (None, ("m:8080",))
+    assert client.addresses == [None, ("m:8080",)]
     done(run("cancel", *ONE, "--server", "a:1", "--server", "b:1"))
-    assert client.addresses == (("a:1", "b:1"), None)
+    assert client.addresses == [("a:1", "b:1"), None]
     done(run("cancel", "--token", TOKEN))
     at = DUE.astimezone()
     names = [MessageName("s", "m1", at), MessageName("s", "m1"), TOKEN]

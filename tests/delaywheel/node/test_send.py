@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
@@ -24,7 +24,7 @@ class RecordingClient:
         self.sent: list[OutgoingMessage] = []
         self.refuse: dict[str | None, delay_client.DelaywheelError] = {}
         self.kept_by = "127.0.0.1:20801"
-        self.receipt: dict[str, bool] = {}
+        self.receipt: dict[str, Any] = {}
         self.trouble = ""
         self.servers: Sequence[str] | None = None
         self.metas: Sequence[str] | None = None
