@@ -234,7 +234,7 @@ class MetaRouting:
         self._lanes = {key: lane for key, lane in self._lanes.items() if id(lane) in used}
         self._routeless = {name: lane for name, lane in self._routeless.items() if id(lane) in used}
         self._untaken &= self._routeless.keys()
-        places = {*self.masters.items(), *(place for key in self._lanes for place in key)}
+        places = {place for key in self._lanes for place in key}
         for place, link in list(self._by_place.items()):
             if place not in places:
                 link.is_retired = True

@@ -17,6 +17,7 @@ from delay_client import (
     ClientConfig,
     MessageName,
     OtherCluster,
+    Refused,
 )
 from delay_client.exchange.asking import ChangeCall
 from delay_client.messages.cancel_tokens import Place, cluster_hash, encode_token
@@ -114,8 +115,8 @@ def test_what_no_group_has_is_unknown_and_it_is_said_how_far_back_all_of_them_kn
     world = World("a:1", "b:1")
     call = world.cancel(ONE)
     world.connect()
-    answer(world.wires[0], 1.0, S.UNKNOWN, since_ms=100)
-    answer(world.wires[1], 1.0, S.UNKNOWN, since_ms=300)
+    answer(world.wires[0], 1.0, S.UNKNOWN, since_ms=300)
+    answer(world.wires[1], 1.0, S.UNKNOWN, since_ms=100)
     outcome = only(call)
     assert isinstance(outcome, Changed)
     assert (outcome.state, outcome.facts_since_ms) == (S.UNKNOWN, 300)
@@ -251,6 +252,42 @@ def test_an_answer_about_something_else_leaves_a_doubt(rows: tuple[ChangeResult,
     body = encode_change_reply(ChangeReply(results=rows, facts_since_ms=1))
     wire.answer(request, 0.0, body=body)
     assert state_of(call) is S.IN_DOUBT
+
+
+def test_what_a_server_cannot_read_is_in_doubt_and_the_others_are_unknown() -> None:
+    world = World("a:1")
+    call = world.cancel(ONE, MessageName("s", "m2", DUE))
+    [wire] = world.wires
+    wire.connect(0.0)
+    [request] = wire.requests()
+    rows = (ChangeResult(0, S.UNKNOWN), ChangeResult(1, S.UNKNOWN, reason="damaged"))
+    body = encode_change_reply(ChangeReply(results=rows, facts_since_ms=1))
+    wire.answer(request, 0.0, body=body)
+    outcomes = [one for one in call.outcomes() if isinstance(one, Changed)]
+    assert [(one.state, one.reason) for one in outcomes] == [
+        (S.UNKNOWN, ""),
+        (S.IN_DOUBT, "damaged"),
+    ]
+
+
+def test_what_is_refused_is_found_among_the_others_which_are_changed() -> None:
+    world = World("a:1", config=ClientConfig())
+    names = [MessageName("s", f"m{number}", DUE) for number in range(9)]
+    call = world.change(*((one, DUE) for one in names))
+    [wire] = world.wires
+    wire.connect(0.0)
+    while requests := wire.requests():
+        for request in requests:
+            items = decode_change(request.body).items
+            if "m3" in [one.message_id for one in items]:
+                wire.answer(request, 0.0, code=53, body=b"too far")
+            else:
+                answer(wire, 0.0, *[S.MOVED] * len(items), request=request)
+    outcomes = call.outcomes()
+    refused = outcomes.pop(3)
+    assert isinstance(refused, Refused)
+    assert ("too far" in str(refused), refused.message_id) == (True, "m3")
+    assert [one.state for one in outcomes if isinstance(one, Changed)] == [S.MOVED] * 8
 
 
 def test_of_several_names_the_one_that_needs_attention_counts_and_each_is_told() -> None:
