@@ -7,6 +7,7 @@ far it is known to be durable (durable_end.py); recovery is in message_log_recov
 """
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -15,9 +16,11 @@ from storage.batch.batches import (
     BatchHeader,
     Damage,
     LogBatch,
+    check_columns,
     decode_batch,
     encode_batch,
     log_seed,
+    walk_batches,
 )
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind, encode_columns
 from storage.batch.file_header import LogKind
@@ -28,7 +31,9 @@ from storage.disk.errors import (
     LogStateError,
     LogTrimmedError,
     StorageFullError,
+    UnsupportedFormatError,
 )
+from storage.disk.read_ahead import ReadAhead
 from storage.logs.log_tail import LogTail
 from storage.logs.message_log_recovery import RecoveryReport, recover_message_log
 from storage.logs.numbered_log import LogFile, LogWalk, PlacedBatch, files_from, log_file
@@ -40,6 +45,8 @@ __all__ = ["MESSAGE_LOG_DIRECTORY", "Draft", "MessageLog", "RecoveryReport", "Wr
 
 MESSAGE_LOG_DIRECTORY = "message_log"
 _FILE_BYTES_MAX = 256 * 1024 * 1024
+_COLUMNS_PIECE = 64 * 1024
+"""Bytes read at a time where items are hopped over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,6 +418,69 @@ class MessageLog:
         )
         for found in walk:
             yield found.content if isinstance(found, PlacedBatch) else found
+
+    def read_columns(self, from_sequence: int) -> Iterator[tuple[BatchHeader, Columns]]:
+        """Yield header and columns of the batches that hold `from_sequence` and later records.
+
+        Items are not read. What is behind damage in a file is passed over in silence, as is what is
+        below `first_sequence`. Ends with what was durable when the reading began. May run in
+        another thread.
+        """
+        end, files = self._end, self.files()
+        from_sequence = max(from_sequence, self._first_sequence)
+        if from_sequence >= end.next_sequence or not files:
+            return
+        for file in files_from(files, from_sequence):
+            with contextlib.suppress(DamagedError, UnsupportedFormatError, OSError):
+                yield from self._columns_of(file, from_sequence, self._bytes_of(file, end))
+
+    def _columns_of(
+        self, file: LogFile, from_sequence: int, end: int
+    ) -> Iterator[tuple[BatchHeader, Columns]]:
+        place = self._index.place_of(file, from_sequence, end)
+        with contextlib.closing(self._disk.open_read(file.path)) as opened:
+            window = ReadAhead(opened, end=end, unreadable=[], piece=_COLUMNS_PIECE)
+            for position, header in walk_batches(
+                window.view, start=place.position, end=end, seed=self._seed, path=file.path
+            ):
+                if header.next_sequence > from_sequence:
+                    data = window.view(position, header.blob_offset)
+                    yield (
+                        header,
+                        check_columns(
+                            header, data, seed=self._seed, path=file.path, position=position
+                        ),
+                    )
+
+    def first_since(self, since_ms: int) -> int:
+        """Return a record behind which all are that were appended since then, and few before.
+
+        It goes by the append times of batches, as if the clock had never been set back. 1 where the
+        log has no such time. May run in another thread.
+        """
+        end, files = self._end, self.files()
+        for file in reversed(files):
+            if self._appended_ms(file, file.first_sequence, end) > since_ms:
+                continue
+            low, high = file.first_sequence, end.next_sequence
+            # A thousandth of it more or less does not matter.
+            while high - low > max((end.next_sequence - low) // 1000, 1):
+                middle = (low + high) // 2
+                if self._appended_ms(file, middle, end) > since_ms:
+                    high = middle
+                else:
+                    low = middle
+            return low
+        return self._first_sequence
+
+    def _appended_ms(self, file: LogFile, sequence: int, end: DurableEnd) -> float:
+        """Return when a record of a file was appended; infinity behind it, or if it is damaged."""
+        try:
+            headers = self._index.headers_from(file, sequence, self._bytes_of(file, end))
+            _, header = next(headers, (0, None))
+        except (DamagedError, UnsupportedFormatError, OSError):
+            return math.inf
+        return math.inf if header is None else header.append_ms
 
     def read_raw(self, from_sequence: int, *, bytes_max: int) -> RawBatches:
         """Return batches as they are on disk, from the one on that holds `from_sequence`.

@@ -68,6 +68,41 @@ def test_nothing_may_come_before_the_first_epoch_and_epochs_only_grow() -> None:
     assert log.append([messages([b"a"])], append_ms=NOW_MS)[0].header.epoch == 3
 
 
+def test_columns_are_read_from_any_record_on_and_past_a_file_that_is_damaged() -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=400)
+    for number in range(12):
+        log.append([messages([b"item" * 30, b"another"])], append_ms=NOW_MS + 1000 * number)
+    files = log.files()
+    assert len(files) > 3
+    whole = {
+        batch.header.base_sequence: batch.columns.arrays["due_ms"].tolist()
+        for batch in log.read(1)
+        if isinstance(batch, LogBatch) and batch.header.kind is RecordKind.MESSAGE
+    }
+    for first in range(1, log.next_sequence + 1):
+        found = {
+            header.base_sequence: columns.arrays["due_ms"].tolist()
+            for header, columns in log.read_columns(first)
+            if header.kind is RecordKind.MESSAGE
+        }
+        assert found == {at: dues for at, dues in whole.items() if at + 2 > first}
+        since_ms = NOW_MS + 500 * first
+        behind = log.first_since(since_ms)
+        late = [h.append_ms > since_ms for h, _ in log.read_columns(1) if h.base_sequence < behind]
+        assert not any(late)
+    damaged = disk.open(files[1].path)
+    damaged.write_at(90, [b"\0" * 8])
+    damaged.close()
+    left = [header.base_sequence for header, _ in log.read_columns(1)]
+    lost = range(files[1].first_sequence, files[2].first_sequence)
+    assert left == [at for at in (1, *whole) if at not in lost]
+    disk.unlink(files[1].path)
+    assert [header.base_sequence for header, _ in log.read_columns(1)] == left
+    assert log.first_since(NOW_MS + 11_000) >= files[-1].first_sequence
+    assert log.first_since(NOW_MS) == 1
+
+
 batch_lists = st.lists(
     st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=8), min_size=1, max_size=4),
     max_size=6,

@@ -1,0 +1,128 @@
+"""Finds the recent records of a message, by a hash of its subject and id.
+
+    key, 64 bits --> bucket     [ slot 0 | slot 1 | ... | slot 31 ]     the next to be overwritten
+                     mark, 32 bits, in a slot beside the low half of the sequence of its record
+
+A bucket is a ring: what comes to a full one takes the place of its oldest slot. There are three
+slots for each record that is to be remembered, so a bucket of 32 has about eleven of these. That
+more than 32 came to one of them is less likely than one in a million, and only the oldest of them
+is forgotten early. Nothing is ever moved or deleted, so that a question and an entry are a few
+operations of numpy each, whatever came before.
+
+Keys that differ may have one bucket and one mark: whoever asks looks at the records themselves.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.uint64]
+Int64s = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
+
+WAYS: Final = 32
+"""Slots of a bucket."""
+
+SLOTS_PER_RECORD: Final = 3
+"""Slots for each record that is to be remembered; 8 bytes each."""
+
+_LOW: Final = 0xFFFF_FFFF
+_HALF, _ONE = np.uint64(32), np.uint32(1)
+_NOTHING: Final = (np.zeros(0, np.intp), np.zeros(0, np.int64))
+
+
+class RecentIds:
+    """Keys and sequences of the last records that were added.
+
+    Invariant: a bucket's slots from its head on, around the ring, are ordered by when they were
+    added. A slot without a record has mark 0, which no key has.
+    """
+
+    def __init__(self, records_max: int) -> None:
+        """Make a table that remembers at least so many records; it takes 24 bytes for each."""
+        self._buckets = max(-(-records_max * SLOTS_PER_RECORD // WAYS), 1)
+        self._marks = np.zeros((self._buckets, WAYS), np.uint32)
+        self._lows = np.zeros((self._buckets, WAYS), np.uint32)
+        self._heads = np.zeros(self._buckets, np.uint8)
+        self._asked: Keys | None = None
+        """The keys that were looked up last, which are added next as a rule."""
+        self._asked_places: tuple[Places, npt.NDArray[np.uint32]]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory that it takes once all of it is in use."""
+        return self._marks.nbytes + self._lows.nbytes + self._heads.nbytes
+
+    def find(self, keys: Keys, *, next_sequence: int) -> tuple[Places, Int64s]:
+        """Return the records that may have these keys: positions among the keys, and sequences.
+
+        A key may have none or several, in no order, and some that are another key's. next_sequence:
+        of the next record; what was added before is at most 2**32 records older.
+        """
+        if len(keys) == 1:
+            return self._find_one(int(keys[0]), next_sequence)
+        buckets, marks = self._places(keys)
+        same = self._marks.take(buckets, axis=0) == marks[:, None]
+        if not same.any():
+            return _NOTHING
+        found, ways = np.nonzero(same)
+        lows = self._lows[buckets[found], ways].astype(np.int64)
+        return found, next_sequence - ((next_sequence - lows) & _LOW)
+
+    def _find_one(self, key: int, next_sequence: int) -> tuple[Places, Int64s]:
+        """Do the same for one key, at a third of the cost."""
+        bucket = key % self._buckets
+        mark = key >> 32 | 1
+        marks = self._marks[bucket].tolist()
+        if mark not in marks:
+            return _NOTHING
+        lows = self._lows[bucket, [way for way, one in enumerate(marks) if one == mark]]
+        sequences = next_sequence - ((next_sequence - lows.astype(np.int64)) & _LOW)
+        return np.zeros(len(lows), np.intp), sequences
+
+    def add(self, keys: Keys, sequences: Int64s) -> None:
+        """Remember one record for each key; the sequences ascend from call to call."""
+        if len(keys) == 1:
+            self._add_one(int(keys[0]), int(sequences[0]))
+            return
+        buckets, marks = self._places(keys)
+        ways = self._heads.take(buckets).astype(np.intp)
+        ordered = np.sort(buckets)
+        if (ordered[1:] == ordered[:-1]).any():
+            ways += _ranks(buckets)
+            ways &= WAYS - 1
+        # Of those that share a slot or a head the last counts.
+        slots = buckets * WAYS + ways
+        self._marks.reshape(-1)[slots] = marks
+        self._lows.reshape(-1)[slots] = sequences & _LOW
+        self._heads[buckets] = (ways + 1) & (WAYS - 1)
+
+    def _add_one(self, key: int, sequence: int) -> None:
+        """Do the same for one key, at a third of the cost."""
+        bucket = key % self._buckets
+        way = int(self._heads[bucket])
+        self._marks[bucket, way] = key >> 32 | 1
+        self._lows[bucket, way] = sequence & _LOW
+        self._heads[bucket] = (way + 1) & (WAYS - 1)
+
+    def _places(self, keys: Keys) -> tuple[Places, npt.NDArray[np.uint32]]:
+        """Return the bucket and the mark of each key; those asked last are known."""
+        if keys is not self._asked:
+            buckets = (keys % np.uint64(self._buckets)).astype(np.intp)
+            self._asked = keys
+            self._asked_places = buckets, (keys >> _HALF).astype(np.uint32) | _ONE
+        return self._asked_places
+
+
+def _ranks(buckets: Places) -> Places:
+    """Return for each bucket how many times it comes before."""
+    count = len(buckets)
+    order = np.argsort(buckets, kind="stable")
+    ordered = buckets[order]
+    numbers = np.arange(count)
+    begins = np.zeros(count, np.intp)
+    begins[1:] = np.where(ordered[1:] != ordered[:-1], numbers[1:], 0)
+    ranks = np.empty(count, np.intp)
+    ranks[order] = numbers - np.maximum.accumulate(begins)
+    return ranks
