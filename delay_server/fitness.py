@@ -39,7 +39,7 @@ class Condition:
     unfiled: int = 0
     """Records that are committed and not filed."""
     copied_s: float | None = None
-    """Seconds since its directory became a copy of another one; None: it is none."""
+    """Seconds since the copy was taken that its directory began as; None: it is none."""
     duplicates_s: float = 0.0
     """The window of duplicates."""
 

@@ -21,6 +21,8 @@ from delay_protocol.wire.hello import Hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
 from delay_server.changing.cancelling import Cancelling
+from delay_server.accepting.duplicates import Duplicates
+from delay_server.accepting.ingest import Sift
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.damages import Damages
 from delay_server.dead.dead_letters import PENDING_MAX, DeadLetters
@@ -148,7 +150,13 @@ class Mastership:
 
     def _make_committer(self) -> None:
         """Make what appends to the log."""
-        store = self._store
+        store, duplicates = self._store, self._config.duplicates
+        self.duplicates: Duplicates | None = None
+        """The window of duplicates; None where nothing is recognised."""
+        if duplicates.is_on:
+            self.duplicates = Duplicates(
+                store.message_log, duplicates, now_ms=self._pacer.trusted_ms
+            )
         self.committer = Committer(
             message_log=store.message_log,
             filer=self._node.filer,
@@ -161,6 +169,7 @@ class Mastership:
             commit_point=self._node.commit_point,
             on_commit=self._node.upkeep.committed,
             replicas=self._node.leading,
+            note=(lambda _: None) if self.duplicates is None else self.duplicates.note,
         )
         self._node.on_committed = self.committer.look_again
         self._node.filer.on_room = self.committer.look_again
@@ -291,6 +300,17 @@ class Mastership:
             nursery.start_soon(self.targets.meta_routes.run)
         nursery.start_soon(self._run_rounds)
         nursery.start_soon(self._run_dispatch)
+
+    async def read_window(self) -> None:
+        """Read the window of duplicates from the log; it takes part in what is committed then."""
+        if self.duplicates is not None:
+            while not await self._runtime.executor.run(MESSAGE_WORKER, self.duplicates.catch_up):
+                pass
+
+    @property
+    def sift(self) -> Sift | None:
+        """What finds messages that were sent before; None: nothing does."""
+        return None if self.duplicates is None else self.duplicates.sift
 
     async def stop(self, deadline: float) -> None:
         """Bring everything under way to an end, in order; nothing is admitted any more."""

@@ -56,6 +56,7 @@ from replication.snapshots import Snapshots
 from storage.disk.disk import Disk
 from storage.disk.errors import DamagedError, DataDirectoryError, LogStateError, StorageFullError
 from storage.node.store import RecoverySummary, Store, give_up_unopened
+from storage.state.checkpoint import Copied
 from storage.state.identity import Identity, read_identity
 from storage.state.promise_file import Promised, PromiseFile
 
@@ -85,8 +86,6 @@ class Outside:
     """Returns where people and metrics find it."""
     is_stopping: Callable[[], bool]
     """Returns True once the process is to stop."""
-    copied_s: Callable[[], float | None]
-    """Returns how long ago this process made the directory a copy of another; None: it did not."""
 
 
 class Node:
@@ -357,7 +356,7 @@ class Node:
 
     def condition(self) -> Condition:
         """Return what speaks for this node as the master of its group, and against it."""
-        leading = self.leading
+        leading, copied = self.leading, self.store.checkpoint.copied
         if self.registration is None or not self.registration.clock_fault:
             self._clock_right_at = trio.current_time()
         unfiled = self.commit_point.committed - 1 - self.store.schedule.last_filed
@@ -369,8 +368,10 @@ class Node:
             hangs="" if leading is None else leading.master.members.hangs(leading.now),
             # A master that files late holds nobody up by that.
             unfiled=unfiled if leading is None else 0,
-            copied_s=self._outside.copied_s(),
-            duplicates_s=self.config.storage.duplicate_window_ms / 1000,
+            copied_s=(self._pacer.trusted_ms() - copied.written_ms) / 1000
+            if isinstance(copied, Copied)
+            else None,
+            duplicates_s=self.store.settings.limits.duplicate_window_ms / 1000,
         )
 
     def _stands(self) -> Stands:

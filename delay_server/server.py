@@ -84,8 +84,6 @@ class DelayServer:
         self.stopping = False
         self.leaving = False
         """True once it is to stop: while it is the master it hands over first."""
-        self._copied_at: float | None = None
-        """When its directory became a copy of another one."""
         self._asked_to_stop = trio.Event()
         self._stop_seconds = config.node.stop_ms_max / 1000
         """How long a stop may wait for what is under way."""
@@ -284,9 +282,6 @@ class DelayServer:
                 address=self._address_told() if self.config.has_meta else "",
                 http_address=lambda: self.http_address,
                 is_stopping=lambda: self.leaving,
-                copied_s=lambda: (
-                    None if self._copied_at is None else trio.current_time() - self._copied_at
-                ),
             ),
             intervals=self._intervals,
         )
@@ -298,8 +293,6 @@ class DelayServer:
         finally:
             self._node = None
             await node.close()
-            if node.replica is not None and node.replica.copied is not None:
-                self._copied_at = trio.current_time()
 
     @asynccontextmanager
     async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
@@ -504,7 +497,8 @@ async def _serve_term(
             changer = Changer(mastership, node, now_ms=server.runtime.clock.now_ms)
             term.start_soon(changer.run)
             term.start_soon(server.changes.run, changer)
-            server.ingest.commit_by(mastership.committer.submit)
+            await mastership.read_window()
+            server.ingest.commit_by(mastership.committer.submit, mastership.sift)
             server.take_messages()
             if not server.has_started:
                 server.has_started = True

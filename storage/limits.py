@@ -62,8 +62,8 @@ class StorageLimits:
     readers of the log."""
 
     duplicate_window_ms: int = _constant(10 * 60 * 1000)
-    """Milliseconds. So much of the message_log stays even when the disk is short. It is meant for
-    recognising what a producer sends again, which nothing does: each copy is delivered."""
+    """Milliseconds. So much of the message_log stays even when the disk is short: what a producer
+    sends again is recognised by it. The server takes this and the next from its own settings."""
 
     duplicate_window_items: int = _constant(4_000_000)
     """Messages. Where so many came within the window above, they are enough."""

@@ -171,20 +171,6 @@ def test_no_page_says_what_is_so_for_now() -> None:
         assert re.findall(r"(?i)\b(?:today|not\s+yet)\b", text) == [], page
 
 
-def test_nothing_says_that_a_message_sent_twice_is_recognised() -> None:
-    """Each send of one id is kept and delivered (tests/delay_server/test_server.py)."""
-    claims = re.compile(
-        r"recogni[sz]ed by it|copy recogni[sz]able|recogni[sz]able as the same message"
-        r"|knows what it has|finds (its own duplicates|the copies)|knows those that are sent again"
-        r"|sent twice is still one message"
-    )
-    pages = list(PAGES)
-    for folder in ("delay_client", "delay_server", "delaywheel", "storage"):
-        pages += sorted((ROOT / folder).rglob("*.py"))
-    told = [path for path in pages if claims.search(" ".join(path.read_text().split()))]
-    assert told == []
-
-
 def test_a_decision_has_at_most_25_lines_and_the_changelog_40() -> None:
     for page in (ROOT / "CHANGELOG.md", *(ROOT / "docs" / "decisions").glob("*.md")):
         lines = page.read_text(encoding="utf-8").splitlines()

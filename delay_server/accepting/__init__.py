@@ -3,6 +3,7 @@
     admission     checks the items of a request
     commits       the one writer of the log: append, fsync, and on to filing once committed
     disk_budget   free disk that accepted messages need
+    duplicates    finds what a producer sends again
     ingest        holds, admits and answers requests
     intake        accepted items until their commit
 

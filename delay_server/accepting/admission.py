@@ -22,6 +22,7 @@ the columns of its scan. Only when one of them finds a flaw are its items looked
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -155,15 +156,17 @@ def _puts_off_none(_subject: bytes) -> str | None:
     return None
 
 
-def _divides(bodies: Sequence[bytes], starts: list[int]) -> bool:
-    """Say whether an item begins wherever a body does, so that none reaches into the next one."""
-    end = 0
+def _counts_of(bodies: Sequence[bytes], starts: list[int]) -> list[int]:
+    """Return how many items each body has; nothing if one begins where no item does."""
+    places, end = [0], 0
     for body in bodies[:-1]:
         end += len(body)
         place = bisect_left(starts, end)
         if place == len(starts) or starts[place] != end:
-            return False
-    return True
+            return []
+        places.append(place)
+    places.append(len(starts))
+    return [after - before for before, after in pairwise(places)]
 
 
 class Admission:
@@ -229,11 +232,12 @@ class Admission:
         into: Intake,
         *,
         puts_off: PutsOff | None = None,
-    ) -> bool:
+    ) -> list[int]:
         """Put all items of several requests into the intake if every one is flawless.
 
-        Return False, and take nothing, if one is not, or looks as if it were not: then each request
-        is to be admitted by itself. Several small requests cost little more than one.
+        Return how many items each has. Return nothing, and take nothing, if one is not, or looks as
+        if it were not: then each request is to be admitted by itself. Several small requests cost
+        little more than one.
         """
         self._puts_off = puts_off or _puts_off_none
         joined = b"".join(bodies)
@@ -242,11 +246,10 @@ class Admission:
             # One that has more would be found to have a flaw, all its work done.
             scan_items(joined, scan, items_max=self._limits.request_items_max)
         except IndivisibleBodyError:
-            return False
-        if not scan.ids or not _divides(bodies, scan.starts):
-            return False
-        if not self._is_flawless(scan, joined, now_ms):
-            return False
+            return []
+        counts = _counts_of(bodies, scan.starts) if scan.ids else []
+        if not counts or not self._is_flawless(scan, joined, now_ms):
+            return []
         into.add_request(
             joined,
             starts=scan.starts,
@@ -255,7 +258,7 @@ class Admission:
             id_hash=list(map(xxh3_64_intdigest, scan.ids)),
             subjects=scan.subjects,
         )
-        return True
+        return counts
 
     def _is_flawless(self, scan: ItemScan, body: bytes, now_ms: int) -> bool:
         """Say whether all items are acceptable, and delayed; False may also mean "look closer".

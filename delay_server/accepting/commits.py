@@ -153,11 +153,13 @@ class Committer:
         commit_point: CommitPoint,
         on_commit: Callable[[bool], None],
         replicas: Replicas | None = None,
+        note: Callable[[Sequence[LogBatch]], None] = lambda _: None,
     ) -> None:
         """`on_commit` hears of each commit, with or without success.
 
         And whether it had facts alone, of which nobody is told that they are durable. queue: where
         what is durable waits for its commit; replicas: who copies what is appended, if any do.
+        note: takes in what has become durable, in the log's worker.
         """
         self._budget = budget
         self._message_log = message_log
@@ -173,6 +175,7 @@ class Committer:
         self._on_commit = on_commit
         self._queue = queue
         self._replicas = replicas
+        self._note = note
         self.taken = 0
         """How many with items were taken over and are not durable yet."""
         self.seconds = Distribution(COMMIT_BUCKETS_S)
@@ -327,7 +330,7 @@ class Committer:
             written, ends = await run(MESSAGE_WORKER, self._write, work, floor_minute, now_ms)
             self._replicas.written(written)
             try:
-                await run(MESSAGE_WORKER, self._message_log.sync_written)
+                await run(MESSAGE_WORKER, self._sync, written)
             except StorageFullError:
                 self._replicas.took_back()
                 raise
@@ -337,8 +340,13 @@ class Committer:
         self, work: Sequence[_Taken], floor_minute: int, now_ms: int
     ) -> tuple[list[LogBatch], list[int]]:
         written, ends = self._write(work, floor_minute, now_ms)
-        self._message_log.sync_written()
+        self._sync(written)
         return list(written.batches), ends
+
+    def _sync(self, written: Written) -> None:
+        """Make durable what was written last."""
+        self._message_log.sync_written()
+        self._note(written.batches)
 
     def _write(
         self, work: Sequence[_Taken], floor_minute: int, now_ms: int

@@ -17,17 +17,21 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
     the group is retired or read-only, the disk is at its floor,     0, each item code 4
       or there was no space for the commit
     single items are flawed (admission.py)                           0, those items code 3, 5 or 6
+    single items were sent before (duplicates.py)                    0, those items code 2, with
+                                                                     the first due time as remark
     another command                                                  3 UNKNOWN_CODE
 
 What receivers say (ATTACH, FLOW, SETTLE) goes to delay_server/receiving/receivers.py, what slaves
 say to delay_server/replicas.py::Slaves, CHANGE to delay_server/changing/requests.py.
 """
 
+from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from itertools import accumulate
+from typing import Final, Protocol
 
 import trio
 
@@ -37,11 +41,15 @@ from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, encode_response
 from delay_server.accepting.admission import Admission, AdmissionConfig, Failure, PutsOff
-from delay_server.accepting.intake import Intake
+from delay_server.accepting.commits import Work
+from delay_server.accepting.duplicates import Duplicate, Sifted
+from delay_server.accepting.intake import Intake, MessageBatch
 from delay_server.duty import DISK_FULL_REMARK, Admits, Duty, Situation, duty_of
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
+from storage.batch.columns import RecordKind
+from storage.logs.message_log import Draft
 
 _TOGETHER_BYTES_MAX = 256 * 1024
 """Requests with more bytes than this in one receive gain nothing from being looked at together."""
@@ -73,9 +81,20 @@ class OtherHandler(Protocol):
         """Hear that a connection is gone."""
 
 
-Submit = Callable[[Callable[[], Intake], Callable[[bool], None]], None]
+Submit = Callable[[Callable[[], Work], Callable[[bool], None]], None]
 """Has an intake committed: asks for it when its commit begins, and says at the end whether it was
 kept; False: there was no space."""
+
+Sift = Callable[[Sequence[MessageBatch]], Sifted]
+"""Takes what was sent before out of an intake; called in the log's worker."""
+
+
+_NOTHING_NEW: Final = Draft(kind=RecordKind.FLOOR, count=1)
+"""What is appended where all was sent before."""
+
+
+def _keep_all(batches: Sequence[MessageBatch]) -> Sifted:
+    return list(batches), []
 
 
 @dataclass(slots=True)
@@ -83,6 +102,8 @@ class IngestCounts:
     """What became of requests and items since the start."""
 
     accepted: int = 0
+    duplicates: int = 0
+    """Items that were confirmed and not kept: the log had them already."""
     refused: Counter[str] = field(default_factory=Counter)
     """Items refused, by the name of their item code."""
     expired: int = 0
@@ -96,6 +117,8 @@ class _Waiting:
     connection: Connection
     frame: Frame
     failures: list[Failure]
+    count: int
+    """Items of it in the intake."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +129,31 @@ class _Gathered:
     waiting: list[_Waiting] = field(default_factory=list)
     is_submitted: bool = False
     """Whether a commit will take it; until it does it grows."""
+    sift: Sift = _keep_all
+    duplicates: list[Duplicate] = field(default_factory=list)
+    """What was sifted out of the intake, by its places in it."""
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of all items."""
+        return self.intake.blob_bytes
+
+    def drafts(self) -> list[Draft]:
+        """Return the batches without what was sent before; called in the log's worker."""
+        batches, self.duplicates = self.sift(self.intake.batches())
+        # A master that was replaced may not confirm what its successor has perhaps given up since:
+        # its log takes no record any more.
+        return [batch.draft() for batch in batches] or [_NOTHING_NEW]
+
+    def answer_duplicates(self) -> None:
+        """Enter what was sifted out into the answers of its requests."""
+        if not self.duplicates:
+            return
+        ends = list(accumulate(one.count for one in self.waiting))
+        for place, message_id, due_ms in self.duplicates:
+            failures = self.waiting[bisect_right(ends, place)].failures
+            # Before what is wrong with another item of the same id: the last counts.
+            failures.insert(0, Failure(message_id, ItemCode.MESSAGE_DUPLICATE, str(due_ms)))
 
 
 @dataclass(slots=True)
@@ -141,6 +189,7 @@ class Ingest:
         self._why_not = why_not
         self._duty = duty_of(Situation())
         self._submit: Submit | None = None
+        self._sift: Sift = _keep_all
         self._gathered = _Gathered()
         self._under_way: list[_Gathered] = []
         """What is being committed."""
@@ -220,10 +269,14 @@ class Ingest:
         now_ms = self._clock.now_ms()
         puts_off = self._puts_off_of(connection)
         intake = self._gathered.intake
-        if not self._admission.admit_together(bodies, now_ms, intake, puts_off=puts_off):
+        counts = self._admission.admit_together(bodies, now_ms, intake, puts_off=puts_off)
+        if not counts:
             return False
         connection.begin(len(frames), size)
-        self._gathered.waiting += [_Waiting(connection, frame, []) for frame in frames]
+        self._gathered.waiting += [
+            _Waiting(connection, frame, [], count)
+            for frame, count in zip(frames, counts, strict=True)
+        ]
         self._offer()
         return True
 
@@ -271,7 +324,8 @@ class Ingest:
             connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(admitted.failures))
             return
         connection.begin(1, len(frame.body))
-        self._gathered.waiting.append(_Waiting(connection, frame, admitted.failures))
+        waiting = _Waiting(connection, frame, admitted.failures, admitted.count_accepted)
+        self._gathered.waiting.append(waiting)
         self._offer()
 
     def _refuse_all(self, connection: Connection, frame: Frame) -> None:
@@ -322,13 +376,15 @@ class Ingest:
             self._idle = trio.Event()
             await self._idle.wait()
 
-    def commit_by(self, submit: Submit | None) -> None:
+    def commit_by(self, submit: Submit | None, sift: Sift | None = None) -> None:
         """Have what is admitted be committed by this from now on; None: by nobody.
 
-        What the one before it has not said the end of is not answered.
+        What the one before it has not said the end of is not answered. sift: finds what was sent
+        before; None: all is kept.
         """
         self._close_under_way()
         self._submit, self._gathered.is_submitted = submit, False
+        self._sift = sift or _keep_all
         self._offer()
 
     def _offer(self) -> None:
@@ -338,21 +394,24 @@ class Ingest:
             gathered.is_submitted = True
             self._submit(partial(self._take, gathered), partial(self._ended, gathered))
 
-    def _take(self, gathered: _Gathered) -> Intake:
+    def _take(self, gathered: _Gathered) -> Work:
         """Hand over what has been admitted; what comes now is gathered for the next commit."""
+        gathered.sift = self._sift
         if gathered is self._gathered:
             self._gathered = _Gathered()
         self._under_way.append(gathered)
         # What was held for lack of room is admitted while this is being written.
         self._admit_held()
-        return gathered.intake
+        return gathered
 
     def _ended(self, gathered: _Gathered, kept: bool) -> None:  # noqa: FBT001
         """Answer what was committed, unless it was dropped meanwhile."""
         if gathered in self._under_way:
             self._under_way.remove(gathered)
             if kept:
-                self.counts.accepted += len(gathered.intake)
+                self.counts.duplicates += len(gathered.duplicates)
+                self.counts.accepted += len(gathered.intake) - len(gathered.duplicates)
+                gathered.answer_duplicates()
                 self._answer(gathered.waiting)
             else:
                 self._refuse_waiting(gathered.waiting)

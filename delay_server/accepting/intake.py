@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch.columns import RecordKind
+from storage.batch.columns import Columns, RecordKind
 from storage.logs.message_log import Draft
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -60,19 +60,24 @@ class MessageBatch:
         """Return the number of items."""
         return len(self.due_ms)
 
-    def draft(self) -> Draft:
-        """Return it as it goes into the log."""
+    @property
+    def columns(self) -> Columns:
+        """Its columns as they go into the log."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "due_ms": self.due_ms,
             "id_hash": self.id_hash,
             "size": self.size,
             "subject": self.subject,
         }
+        return Columns(self.subjects, arrays)
+
+    def draft(self) -> Draft:
+        """Return it as it goes into the log."""
         return Draft(
             kind=RecordKind.MESSAGE,
             count=len(self),
             names=self.subjects,
-            arrays=arrays,
+            arrays=self.columns.arrays,
             blob=self.pieces,
         )
 

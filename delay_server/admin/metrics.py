@@ -131,6 +131,11 @@ def _of_process(observed: Observed) -> Iterator[Metric]:
     ingest = observed.ingest
     refused = {code.lower(): count for code, count in sorted(ingest.counts.refused.items())}
     yield counter("accepted", "Messages accepted: they are durable.", ingest.counts.accepted)
+    yield counter(
+        "duplicates",
+        "Messages confirmed and not kept again: they were sent before.",
+        ingest.counts.duplicates,
+    )
     yield counters("refused", "Messages refused, by item code.", "reason", refused)
     yield counter(
         "requests_expired",

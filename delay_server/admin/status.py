@@ -125,6 +125,7 @@ def _of_master(parts: Parts) -> dict[str, Any]:
             names[subject].decode(errors="replace")
             for subject in islice(_waiting(parts), _SHOWN_MAX)
         ),
+        "duplicates_from_ms": None if master.duplicates is None else master.duplicates.oldest_ms,
         "unrouted": unrouted_of(parts),
         "paused": paused_of(parts),
         "controls": {"version": master.outlet.applied.version, "meta": following_of(parts)},

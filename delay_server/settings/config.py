@@ -17,6 +17,7 @@ import msgspec
 from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX
 from delay_protocol.meta.session import MetaSessionConfig
 from delay_server.accepting.admission import AdmissionConfig
+from delay_server.accepting.duplicates import DuplicatesConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
@@ -287,6 +288,9 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     admission: AdmissionConfig = msgspec.field(default_factory=AdmissionConfig)
     """Which messages the node accepts."""
 
+    duplicates: DuplicatesConfig = msgspec.field(default_factory=DuplicatesConfig)
+    """Messages that a producer sends again."""
+
     storage: StorageConfig = msgspec.field(default_factory=StorageConfig)
     """The logs."""
 
@@ -396,7 +400,11 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             group=self.node.group,
             node_id=self.node.node_id,
             begins_new_log=not self.has_meta,
-            limits=self.storage,
+            limits=dataclasses.replace(
+                self.storage,
+                duplicate_window_ms=self.duplicates.window_ms if self.duplicates.is_on else 0,
+                duplicate_window_items=self.duplicates.messages_max if self.duplicates.is_on else 0,
+            ),
         )
 
     def sender_config(self) -> SenderConfig:

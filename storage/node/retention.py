@@ -3,8 +3,7 @@
 Three kinds of files leave while the server runs:
 
 * those of the **message_log**, oldest first, when the durable checkpoint covers every record in
-  them, they are beyond the window of duplicates (by which none are recognised), and they are old
-  enough;
+  them, they are beyond the window of duplicates, and they are old enough;
 * both files of a **sealed segment**, when it was sealed long enough ago; never one that is not
   sealed, and never a quarantined file;
 * those of the **seals log**, when they are old enough and no segment they tell of has files.

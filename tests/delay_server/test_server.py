@@ -14,6 +14,8 @@ import trio.testing
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS
 from delay_protocol.wire.hello import decode_hello
+from delay_server.accepting.duplicates import DuplicatesConfig
+from delay_server.admin.status import status_of
 from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import StorageConfig
@@ -28,6 +30,7 @@ from tests.delay_server.server_rig import (
     ROOMY,
     Producer,
     World,
+    all_sealed,
     make_config,
     make_item,
     until,
@@ -69,7 +72,7 @@ async def test_items_arrive_when_due_byte_for_byte_and_once() -> None:
 
 
 async def test_requests_of_a_server_that_starts_are_held_and_then_kept() -> None:
-    world = World(plan=ExecutorPlan(delay_s=(2, 2), stall_chance=0))
+    world = World(plan=ExecutorPlan(delay_s=(0.9, 0.9), stall_chance=0))
     server = world.server(make_config())
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -88,6 +91,34 @@ async def test_requests_of_a_server_that_starts_are_held_and_then_kept() -> None
         assert server.ingest.counts.expired == 0
         world.executor.plan = ExecutorPlan(delay_s=(0.001, 0.001), stall_chance=0)
         stop.set()
+
+
+async def test_what_is_sent_again_is_confirmed_and_delivered_once_over_restarts() -> None:
+    world = World()
+    again = {b"m1": (ItemCode.MESSAGE_DUPLICATE, str(world.now_ms + 20_000))}
+    item, other = (make_item(f"m{n}", world.now_ms + 20_000) for n in (1, 2))
+    async with world.serving() as server:
+        producer = await world.connect()
+        assert await producer.send(item) == {}
+        assert await producer.send(item, other) == again
+        assert status_of(server.observe())["duplicates"] == 1
+    async with world.serving() as server:
+        producer = await world.connect()
+        assert await producer.send(item) == again
+        assert await producer.send(make_item("m1", world.now_ms + 21_000)) == {}
+        await all_sealed(server)
+        # What was delivered is known as well.
+        assert await producer.send(item) == again
+        assert server.node.store.schedule.pending == 0
+    assert Counter(world.broker.ids) == {"m1": 2, "m2": 1}
+
+
+async def test_a_window_of_nothing_keeps_every_copy() -> None:
+    world = World()
+    item = make_item("m1", world.now_ms + 60_000)
+    async with world.serving(make_config(duplicates=DuplicatesConfig(window_ms=0))) as server:
+        await world.keep(item, item)
+        assert server.node.store.schedule.pending == 2
 
 
 async def test_a_stop_loses_nothing_and_nothing_is_sent_again() -> None:

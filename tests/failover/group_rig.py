@@ -11,7 +11,9 @@ from uuid import UUID
 
 import trio
 
+from delay_protocol.basics.codes import ItemCode
 from delay_protocol.nodes.registration import GroupRecord
+from delay_server.accepting.duplicates import DuplicatesConfig
 from delay_server.node import Node
 from delay_server.replicas import Replica
 from delay_server.server import DelayServer, serve
@@ -60,7 +62,6 @@ TRIMMED: Final = dataclasses.replace(
     ROOMY,
     message_log_file_bytes_max=2000,
     message_log_keep_ms=0,
-    duplicate_window_items=0,
     retired_grace_ms=1000,
 )
 """Of nodes that keep next to nothing of their message_log, so that others copy snapshots."""
@@ -109,6 +110,10 @@ class Machine:
                 **dict.fromkeys(self.group.attached, "attached"),
             },
             storage=TRIMMED if self.group.trims else ROOMY,
+            # The window keeps the log.
+            duplicates=DuplicatesConfig(
+                window_ms=0 if self.group.trims else 600_000, messages_max=10_000
+            ),
             listener=ListenerConfig(address=f"{HOST}:{self.port}"),
             meta=MetaConfig(addresses=f"{HOST}:{HTTP_PORT}"),
         )
@@ -321,7 +326,9 @@ class Group:
             stream = await self.clients.connect(HOST, machine.port)
             try:
                 with trio.move_on_after(6):
-                    return await Producer(stream).send(*items) == {}
+                    codes = {code for code, _ in (await Producer(stream).send(*items)).values()}
+                    # A master before this one took them, and could not say so.
+                    return codes <= {ItemCode.MESSAGE_DUPLICATE}
             finally:
                 await trio.aclose_forcefully(stream)
         return False

@@ -51,6 +51,7 @@ from typing import Any
 
 import numpy as np
 
+from delay_server.accepting.duplicates import DuplicatesConfig
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.independent_reader import Batch, Checkpoint, Fact, MismatchError
@@ -487,6 +488,49 @@ class _Filed:
     facts_last_crc: int = 0
 
 
+class _Repeats:
+    """Finds messages of a log that were within the window of their originals."""
+
+    def __init__(self, config: DuplicatesConfig) -> None:
+        self._config = config
+        self._rows: dict[bytes, tuple[int, int]] = {}
+        """By its bytes, the record and the append time of each item that is an original."""
+        self._items: dict[int, bytes] = {}
+        """By the record of an original, or of the last MOVE of one."""
+        self._newest_ms = 0
+        """The latest append time: what is beyond the window by it may be forgotten."""
+        self.found: list[object] = []
+
+    def see(self, batch: Batch) -> None:
+        """Take the next batch of the log."""
+        self._newest_ms = max(self._newest_ms, batch.append_ms)
+        if batch.kind == reader.MESSAGE:
+            for place, data in enumerate(batch.items):
+                # The subject of a copy for one name is not that of its item.
+                if batch.names[batch.columns["subject"][place]] == reader.read_item(data).subject:
+                    self._see_item(batch.base + place, batch, data)
+        for fact in reader.facts_of(batch):
+            item = self._items.pop(fact.sequence, None)
+            if item is None:
+                continue
+            if fact.outcome == reader.MOVED:
+                self._items[fact.record] = item
+            elif fact.outcome in {reader.DELIVERED, reader.KNOWN}:
+                self._items[fact.sequence] = item
+            else:
+                self._rows.pop(item, None)
+
+    def _see_item(self, sequence: int, batch: Batch, data: bytes) -> None:
+        before, append_ms = self._rows.get(data, (0, 0))
+        is_near = sequence + batch.count - before < self._config.messages_max
+        if self._config.is_on and before and is_near:
+            age_ms = self._newest_ms - append_ms
+            if age_ms < self._config.window_ms:
+                self.found.append(f"{before} and {sequence}, {age_ms} ms later")
+        self._rows[data] = sequence, batch.append_ms
+        self._items[sequence] = data
+
+
 class _Image:
     """All files of a data directory after a clean stop."""
 
@@ -516,7 +560,7 @@ class _Image:
             self._findings.violations.append("kept: the disk has no identity")
             return
         self._uuid, _ = reader.read_incarnation(self._files["identity"])
-        log = self._read_message_log()
+        log = self._read_message_log(witness)
         accepted = [message for at, message in log.items() if at not in self._naming]
         self._findings.accepted = len(accepted)
         copies = Counter(message.message_id for message in accepted)
@@ -550,13 +594,14 @@ class _Image:
 
     # The message_log.
 
-    def _read_message_log(self) -> dict[int, _Message]:
+    def _read_message_log(self, witness: Witness) -> dict[int, _Message]:
         """Return all accepted messages by sequence; records have to be numbered without gaps."""
         log: dict[int, _Message] = {}
         paths = [path for path in sorted(self._files) if _is_log(path, "message_log")]
         following = _first_of(paths[0]) if paths else 1
         floor, crc = 0, 0 if following == 1 else None
         before = ""
+        repeats = _Repeats(witness.duplicates)
         for path in paths:
             if _first_of(path) != following:
                 self._complain_of_order(path, f"comes after record {following - 1}")
@@ -580,9 +625,13 @@ class _Image:
                     self._naming.update(_naming(batch))
                 elif batch.kind == reader.FACTS:
                     self._note_outcomes(batch)
+                repeats.see(batch)
                 for fact in reader.facts_of(batch):
                     self._stated.setdefault(fact.minute, []).append(fact)
         self._check_durable_end(following, crc)
+        if not any(_is_log(path, "message_log") for path in self._damaged):
+            # Of what could not be read nobody knew that it was sent again.
+            self._findings.broken("once", "messages have two rows in the window", repeats.found)
         return log
 
     def _complain_of_order(self, path: str, what: str) -> None:

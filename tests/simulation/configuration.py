@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from delay_server.accepting.admission import AdmissionConfig
+from delay_server.accepting.duplicates import DuplicatesConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_server.settings.config import (
     ClockConfig,
@@ -129,8 +130,6 @@ def draw_configuration(
             checkpoint_interval_ms=chance.choice((300, 3000, 20_000, 20_000, 60_000, 60_000)),
             retired_grace_ms=chance.choice((0, 60_000, 3_600_000)),
             message_log_keep_ms=_draw_age_ms(chance) if aged else _KEEP_MS,
-            duplicate_window_ms=chance.choice((0, 60_000, 600_000)),
-            duplicate_window_items=0,
             segments_keep_ms=_draw_age_ms(chance) if aged else _KEEP_MS,
             fact_sync_ms_max=chance.choice((0, 20, 20)),
             disk_free_bytes_min=0,
@@ -150,6 +149,14 @@ def draw_configuration(
         subjects_bytes_max=_seldom(chance, (1024, 3000), 30_000),
     )
     return msgspec.structs.replace(config, storage=storage)
+
+
+def draw_duplicates(chance: random.Random) -> DuplicatesConfig:
+    """Draw the window of duplicates, which is the same in all lives of a server."""
+    return DuplicatesConfig(
+        window_ms=chance.choice((0, 60_000, 600_000, 600_000)),
+        messages_max=chance.choice((8, 100, 10_000, 10_000)),
+    )
 
 
 def _draw_age_ms(chance: random.Random) -> int:

@@ -58,6 +58,7 @@ _DAMAGE = "failover/test_damage.py::"
 _FOLLOWING = "failover/test_following.py::"
 _RECEIVERS = "delay_server/receiving/test_receivers.py::"
 _CHANGES = "delay_server/changing/"
+_DUPLICATES = "delay_server/accepting/test_duplicates.py::"
 _COPIES = "delay_server/receiving/test_copies.py::"
 _TAKING = "delay_server/test_target_groups.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
@@ -220,6 +221,39 @@ SERVER = {
             swap("delay_server:Committer.run", "takes_items or not one.has_items", "takes_items"),
             test="delay_server/accepting/test_commits.py::"
             "test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass",
+        ),
+    },
+    "4 repeats": {
+        # A repeat has the same bytes.
+        "any body is a repeat": mutant(
+            swap("Duplicates._same", "is_repeat(sent.item, original.item)", "True"),
+            test=_DUPLICATES + "test_another_message_of_the_same_id_is_kept[body]",
+        ),
+        # The window is read from the log by a mastership that begins.
+        "a start knows no repeats": mutant(
+            swap("Duplicates.catch_up", "self._note(header, columns)", "None"),
+            test=_DUPLICATES + "test_the_window_ends_after_twice_as_many_records_as_messages[True]",
+        ),
+        # What is dead is no original.
+        "the dead are originals": mutant(
+            swap("Duplicates._note", "~stays", "~(stays | (facts.outcome == Outcome.DEAD))"),
+            test=_DUPLICATES
+            + "test_what_became_of_a_message_says_if_it_is_an_original[3-False-False]",
+        ),
+        # A commit of repeats alone has a record: a master that was replaced confirms nothing.
+        "repeats alone have no record": mutant(
+            swap(
+                "_Gathered.drafts",
+                "[batch.draft() for batch in batches] or [_NOTHING_NEW]",
+                "[batch.draft() for batch in batches]",
+            ),
+            test="delay_server/accepting/test_ingest.py::"
+            "test_repeats_alone_are_confirmed_with_a_record_that_says_nothing",
+        ),
+        # What is beyond the window is another message.
+        "a window without an end": mutant(
+            swap("Duplicates._oldest", "max(...)", "0"),
+            test=_DUPLICATES + "test_the_window_ends_after_its_time",
         ),
     },
     "4 outcomes": {

@@ -144,7 +144,6 @@ NO_AGES = Scenario(
     configuration={
         "retired_grace_ms": 0,
         "message_log_keep_ms": 0,
-        "duplicate_window_ms": 0,
         "segments_keep_ms": 0,
         "seals_keep_ms": 0,
         "message_log_file_bytes_max": 4096,

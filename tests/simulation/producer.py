@@ -373,6 +373,12 @@ class SimProducer:
             witness.complain(f"serves: a request was answered {answer.code}")
             return True
         failures = {key: code for key, (code, _) in decode_send_reply(answer.body).items()}
+        for message_id in request.good:
+            if failures.get(message_id) == ItemCode.MESSAGE_DUPLICATE:
+                del failures[message_id]
+                self._faults["message recognised"] += 1
+                if witness.attempts[message_id] < 2:
+                    witness.complain(f"kept: {message_id!r} was recognised, and was sent once")
         if set(failures.values()) == {ItemCode.BROKER_READ_ONLY} and self._disk_may_be_full():
             self._faults["message refused, disk full"] += len(failures)
             witness.turned_away.update(request.good)

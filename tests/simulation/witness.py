@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from delay_server.accepting.duplicates import DuplicatesConfig
 from tests.simulation.clock import SimClock
 from tests.simulation.operator import Poison
 
@@ -54,6 +55,8 @@ class Witness:
     """By message id: when a receiver last wanted a record in its place, by LATER or REFUSED."""
     receivers: tuple[str, ...] = ()
     """Names of the groups of receivers; all other groups are of brokers."""
+    duplicates: DuplicatesConfig = field(default_factory=DuplicatesConfig)
+    """The window of duplicates of all lives of the server."""
     deadly_one_in: int = 0
     """One of so many ids ends each receiver that handles it; 0 for none."""
     may_die: set[bytes] = field(default_factory=set)

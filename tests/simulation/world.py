@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from delay_protocol.messages.items import item_message_ids
+from delay_server.accepting.duplicates import DuplicatesConfig
 from delay_server.server import DelayServer, serve
 from delay_server.upkeep import Intervals
 from storage.batch.columns import RecordKind
@@ -282,6 +283,9 @@ class World:
         # Whatever else makes dead letters, or none of them, has worlds of its own.
         is_poisoned = is_poisoned and not self.witness.deadly_one_in
         self.witness.poison = Poison(poisoning.choice((6, 15, 40)) if is_poisoned else 0)
+        self.witness.duplicates = configuration.draw_duplicates(derive(seed, "duplicates"))
+        if "message_log_keep_ms" in scenario.configuration:
+            self.witness.duplicates = DuplicatesConfig(window_ms=0)
         self.config = self._draw_configuration()
         self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
         self.operator = SimOperator(poisoning, self.witness.poison, faults, length_s=self.length_s)
@@ -452,7 +456,10 @@ class World:
         storage = dataclasses.replace(config.storage, **scenario.configuration)
         wheel = dataclasses.replace(config.wheel, **scenario.wheel)
         sender = scenario.sender or config.sender
-        config = msgspec.structs.replace(config, storage=storage, wheel=wheel, sender=sender)
+        duplicates = self.witness.duplicates
+        config = msgspec.structs.replace(
+            config, storage=storage, wheel=wheel, sender=sender, duplicates=duplicates
+        )
         if self.attached:
             others = {} if self.witness.deadly_one_in else config.brokers
             brokers = {**others, **self.attached}

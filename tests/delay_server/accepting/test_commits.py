@@ -67,6 +67,7 @@ class Bench:
         self.store = open_store(self.disk)
         self.floor_bytes = 0
         """Whether anybody may be told of a commit."""
+        self.noted: list[LogBatch] = []
         self.facts_alone: list[bool] = []
         """Of each commit whether it had facts alone."""
         self.commit_point = CommitPoint(durable=self.store.message_log.next_sequence)
@@ -95,6 +96,7 @@ class Bench:
             queue=self.queue,
             commit_point=self.commit_point,
             on_commit=self.facts_alone.append,
+            note=self.noted.extend,
         )
 
     @asynccontextmanager
@@ -340,6 +342,16 @@ async def test_all_that_waits_shares_one_fsync_and_what_has_no_items_comes_first
     sequences = [batch.header.base_sequence for batch in bench.desk.submitted]
     assert sequences == sorted(sequences)
     assert len(sequences) == 7
+
+
+async def test_what_found_no_space_is_not_noted_and_what_is_durable_is() -> None:
+    bench = Bench()
+    assert await bench.commit(intake_of(*some_items(3)))
+    bench.disk.arm(Trap(action=Action.FULL, kinds={"write"}))
+    assert not await bench.commit(intake_of(*some_items(2)))
+    assert await bench.commit(intake_of(*some_items(1)))
+    noted = [(one.header.base_sequence, one.header.count) for one in bench.noted]
+    assert noted == [(2, 3), (5, 1)]
 
 
 @pytest.mark.parametrize("by", ["the floor of free disk", "a write"])

@@ -1,8 +1,9 @@
 """A request is answered only when what it brought is durable, and what cannot be taken is held."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 import pytest
 import trio
@@ -12,13 +13,17 @@ from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.wire.frames import Frame, encode_frame
 from delay_server.accepting.admission import Admission, AdmissionConfig
+from delay_server.accepting.commits import Work
+from delay_server.accepting.duplicates import Duplicate, Sifted
 from delay_server.accepting.ingest import Ingest
-from delay_server.accepting.intake import Intake
+from delay_server.accepting.intake import MessageBatch
 from delay_server.duty import DISK_FULL_REMARK, Situation, duty_of
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.connections.listener import Server
 from delay_transport.seams.outbox import Wakeup
+from storage.batch.columns import RecordKind
 from storage.limits import DAY_MS
+from storage.logs.message_log import Draft
 from tests.delay_server.server_rig import ids_of, make_item
 from tests.delay_transport.peers import (
     ADDRESS,
@@ -39,14 +44,14 @@ class SlowLog:
     """Stands in for the commit: it takes half a second, and keeps what it was given."""
 
     def __init__(self) -> None:
-        self.intakes: list[Intake] = []
+        self.kept: list[list[Draft]] = []
         self.is_full = False
         self.error: Exception | None = None
         self.done = 0
-        self._submitted: list[tuple[Callable[[], Intake], Callable[[bool], None]]] = []
+        self._submitted: list[tuple[Callable[[], Work], Callable[[bool], None]]] = []
         self._more = Wakeup()
 
-    def submit(self, take: Callable[[], Intake], on_end: Callable[[bool], None]) -> None:
+    def submit(self, take: Callable[[], Work], on_end: Callable[[bool], None]) -> None:
         self._submitted.append((take, on_end))
         self._more.wake()
 
@@ -56,22 +61,19 @@ class SlowLog:
                 await self._more.sleep()
                 continue
             take, on_end = self._submitted.pop(0)
-            intake = take()
+            drafts = take().drafts()
             await trio.sleep(FSYNC_S)
             if self.error is not None:
                 raise self.error
             self.done += 1
             if not self.is_full:
-                self.intakes.append(intake)
+                self.kept.append(list(drafts))
             on_end(not self.is_full)
 
     @property
     def bodies(self) -> list[bytes]:
         """What each commit made durable."""
-        return [
-            b"".join(b"".join(batch.pieces) for batch in intake.batches())
-            for intake in self.intakes
-        ]
+        return [b"".join(b"".join(draft.blob) for draft in drafts) for drafts in self.kept]
 
     @property
     def ids(self) -> list[bytes]:
@@ -152,8 +154,8 @@ async def test_what_is_due_at_once_is_due_by_the_time_that_is_trusted() -> None:
         body = make_item("at once", LATER_MS, flag=0) + make_item("later", LATER_MS)
         await stream.send_all(request_bytes(1, body))
         await receive_frames(stream, 1)
-    [batch] = b.log.intakes[0].batches()
-    assert batch.due_ms.tolist() == [TRUSTED_MS, LATER_MS]
+    [draft] = b.log.kept[0]
+    assert draft.arrays["due_ms"].tolist() == [TRUSTED_MS, LATER_MS]
 
 
 async def test_requests_that_come_during_a_commit_share_the_next_one() -> None:
@@ -169,8 +171,62 @@ async def test_requests_that_come_during_a_commit_share_the_next_one() -> None:
             frames = await receive_frames(stream, count)
             assert [frame.code for frame in frames] == [0] * count
         assert trio.current_time() == pytest.approx(2 * FSYNC_S)
-        assert [len(intake) for intake in b.log.intakes] == [1, 6]
+        assert [sum(draft.count for draft in drafts) for drafts in b.log.kept] == [1, 6]
         assert b.ingest.counts.accepted == 7
+
+
+async def test_what_was_sent_before_is_told_with_its_first_time_and_not_kept() -> None:
+    def sift(batches: Sequence[MessageBatch]) -> Sifted:
+        # The second request's first item, and the first of the fourth.
+        (batch,) = batches
+        assert len(batch) == 5
+        return list(batches), [Duplicate(2, b"2-0", 77), Duplicate(3, b"3-0", 78)]
+
+    async with bench() as b:
+        b.ingest.commit_by(b.log.submit, sift)
+        stream = await b.connect()
+        far = make_item("3-0", LATER_MS + HORIZON_MS + 1)
+        bodies = [
+            b"".join(make_item(f"1-{n}", LATER_MS) for n in range(2)),
+            make_item("2-0", LATER_MS),
+            b"",
+            make_item("3-0", LATER_MS) + make_item("3-1", LATER_MS) + far,
+        ]
+        await stream.send_all(b"".join(starmap(request_bytes, enumerate(bodies))))
+        answers = {f.opaque: f for f in await receive_frames(stream, 4)}
+        assert b.ingest.counts.duplicates == 2
+        assert b.ingest.counts.accepted == 3
+    assert [answers[n].code for n in range(4)] == [0] * 4
+    assert [answers[n].body for n in (0, 2)] == [b"", b""]
+    assert decode_send_reply(answers[1].body) == {b"2-0": (ItemCode.MESSAGE_DUPLICATE, "77")}
+    # That another item of its id was refused counts for more.
+    assert decode_send_reply(answers[3].body)[b"3-0"][0] == ItemCode.BLOCK
+
+
+async def test_repeats_alone_are_confirmed_with_a_record_that_says_nothing() -> None:
+    async with bench() as b:
+        b.ingest.commit_by(b.log.submit, lambda _: ([], [Duplicate(0, b"a", 9)]))
+        stream = await b.connect()
+        await stream.send_all(request_bytes(1, make_item("a", LATER_MS)))
+        await receive_frames(stream, 1)
+        assert b.ingest.counts.accepted == 0
+    # A master that was replaced gets no record into the log, and so confirms nothing.
+    assert [[draft.kind for draft in drafts] for drafts in b.log.kept] == [[RecordKind.FLOOR]]
+
+
+async def test_requests_that_are_admitted_together_are_told_apart() -> None:
+    async with bench() as b:
+        b.ingest.commit_by(b.log.submit, lambda found: (list(found), [Duplicate(3, b"c", 9)]))
+        stream = await b.connect()
+        bodies = [
+            make_item("a", LATER_MS) + make_item("b0", LATER_MS),
+            make_item("b", LATER_MS),
+            make_item("c", LATER_MS) + make_item("d", LATER_MS),
+        ]
+        await stream.send_all(b"".join(starmap(request_bytes, enumerate(bodies))))
+        answers = {f.opaque: f.body for f in await receive_frames(stream, 3)}
+    assert (answers[0], answers[1]) == (b"", b"")
+    assert decode_send_reply(answers[2]) == {b"c": (ItemCode.MESSAGE_DUPLICATE, "9")}
 
 
 async def test_bad_items_are_refused_by_their_own_code_and_their_neighbours_kept() -> None:

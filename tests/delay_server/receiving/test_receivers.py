@@ -371,7 +371,7 @@ async def test_refused_is_a_dead_letter_with_its_reason() -> None:
             for n, one in enumerate(peer.sequences)
         ]
         assert await peer.settle(refused) == 0
-        assert server.master.dead_letters.pending == 3
+        await until(lambda: server.master.dead_letters.pending == 3)
         await until(lambda: pending(server) == 0)
         await server.master.dead_letters.until_read()
         letters = server.master.dead_letters

@@ -62,7 +62,7 @@ def test_the_store_takes_the_names_of_the_node_and_the_section_whole() -> None:
     config = DelayServerConfig(node=node, brokers=BROKERS, storage=StorageConfig())
     settings = config.store_settings()
     assert (settings.cluster, settings.group, settings.node_id) == ("c", "g", "n")
-    assert settings.limits is config.storage
+    assert settings.limits == config.storage
 
 
 @pytest.mark.parametrize(

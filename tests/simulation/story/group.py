@@ -19,7 +19,7 @@ import structlog
 import trio
 import trio.lowlevel
 
-from delay_protocol.basics.codes import ResponseCode
+from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.nodes.registration import GroupRecord
 from meta_server.admin.administration import carry_out
@@ -228,7 +228,11 @@ class GroupStory:
         with contextlib.suppress(*ENDS), trio.move_on_after(5):
             producer = Producer(stream)
             answer = await producer.answer(await producer.post(item))
-            return answer.code == ResponseCode.SUCCESS and not decode_send_reply(answer.body)
+            if answer.code != ResponseCode.SUCCESS:
+                return False
+            codes = {code for code, _ in decode_send_reply(answer.body).values()}
+            self.result.counts["recognised"] += len(codes)
+            return codes <= {ItemCode.MESSAGE_DUPLICATE}
         return None
 
     # -- what strikes ----------------------------------------------------------------------------
@@ -513,6 +517,7 @@ class GroupStory:
         found: list[str] = [
             *judges.kept(logs, history, disks, record),
             *judges.once(logs, history, disks),
+            *(() if self.group.trims else judges.not_twice(logs, disks)),
             *judges.never_early(history),
             *judges.leaves(history, due_before_ms=now_ms - 5000),
             *judges.few_twice(history),

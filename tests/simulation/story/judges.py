@@ -132,6 +132,33 @@ def once(logs: Logs, history: History, disks: Disks) -> Iterator[str]:
             yield f"once: {name} has {often[:3]} more often than they were sent"
 
 
+def not_twice(logs: Logs, disks: Disks) -> Iterator[str]:
+    """Nothing that was sent again has two rows; a story is shorter than the window.
+
+    A node that began as a copy knows no repeats of what came before.
+    """
+    if any(map(is_copy, disks.values())):
+        return
+    for name, files in disks.items():
+        rows = Counter(one for batch in logs.batches(name, files) for one in _originals(batch))
+        twice = [one for one, count in rows.items() if count > 1]
+        if twice:
+            yield f"once: {name} has two rows of {twice[:3]}"
+
+
+def _originals(batch: Batch) -> list[str]:
+    """Return the ids of messages as their producers sent them; a copy for a name is none."""
+    if batch.kind != reader.MESSAGE:
+        return []
+    items = [reader.read_item(item) for item in batch.items]
+    subjects = (batch.names[place] for place in batch.columns["subject"])
+    return [
+        item.message_id.decode()
+        for item, subject in zip(items, subjects, strict=True)
+        if item.subject == subject
+    ]
+
+
 def never_early(history: History) -> Iterator[str]:
     """Promise 3: nothing arrives before it is due."""
     due = {str(event.about): event.told_ms for event in history.of(What.SENT)}
@@ -236,8 +263,10 @@ def one_master(logs: Logs, history: History, disks: Disks) -> Iterator[str]:
             for one in ids_of(batch):
                 epochs[one].add(batch.epoch)
     for event in history.of(What.ACKED):
-        may = {name for epoch in epochs[str(event.about)] for name in masters[epoch]}
-        if epochs[str(event.about)] and event.who not in may:
+        # Who recognises what a master before it took confirms it.
+        first = min(epochs[str(event.about)], default=0)
+        may = {name for epoch, names in masters.items() if epoch >= first for name in names}
+        if first and event.who not in may:
             yield f"one master: {event.who} acknowledged {event.about}, and {sorted(may)} may"
     yield from _acknowledged_late(history)
 

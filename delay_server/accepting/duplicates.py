@@ -1,0 +1,391 @@
+"""Finds messages that a producer sends again, among those that the log took lately.
+
+    intake --> keys --> RecentIds --> records with that key --> their items are read and compared
+                            ^                                        same: a repeat, which gets no
+    log, as it grows -------+                                        record; else another message
+
+The window is what the log says: a mastership reads the columns of the log's tail before it takes
+messages, and every commit adds to it. An *original* is a MESSAGE record of a producer within the
+window. A MOVE (of a receiver, of an operator, of the copier) takes its place: it leads back to the
+item as it was sent. What was cancelled, expired or dropped or is dead is no original any more, so
+the same message may be sent again.
+
+All of this belongs to the worker of the message_log. A repeat is answered with the commit that it
+came to, which ends after the commits before it: so its original is committed by then.
+
+What is in doubt is kept, which may deliver a message twice, and loses none: what repeats an item
+that cannot be read, and what is beyond the limits below on the work of one commit.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol.basics.subjects import real_subject
+from delay_protocol.messages.items import item_message_ids
+from delay_protocol.messages.repeats import is_repeat
+from delay_server.accepting.intake import MessageBatch, Piece
+from delay_transport.settings.sections import require_at_least
+from storage.batch.batches import BatchHeader, LogBatch
+from storage.batch.columns import Columns, RecordKind
+from storage.batch.facts import Outcome, facts_stated
+from storage.logs.message_log import MessageLog
+from storage.logs.recent_ids import Keys, RecentIds
+
+_RECORDS_PER_MESSAGE: Final = 2
+"""Each message is followed by its fact: the window has so many records for each of its messages."""
+
+_COMPARED_MAX: Final = 4
+"""Messages of one id with which an item is compared, the newest first."""
+
+_WORK_MAX: Final = 4096
+"""Comparisons in vain that one commit makes: some 50 ms."""
+
+_READING: Final = 64
+"""A batch that is read to compare items counts as so many of these. What is sent again in the order
+in which it came is in a few batches."""
+
+_MOVES_MAX: Final = 64
+"""Moves of a message that are followed back to its item."""
+
+_ROWS_AT_ONCE: Final = 50_000
+"""Records of the log's tail that are read in one go: some 20 ms."""
+
+_MARK_MS: Final = 1000
+"""Between two times at which the log's end is noted: the window may be longer by so much."""
+
+_NOWHERE: Final = np.zeros(0, np.intp)
+_NO_KEYS: Final = np.zeros(0, np.uint64)
+_NO_SIZES: Final = np.zeros(0, np.uint32)
+
+_NAMES_KEPT: Final = 65_536
+"""Subjects whose hashes are kept; when there are more, all are forgotten and made again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicatesConfig:
+    """The window in which a message that a producer sends again is recognised."""
+
+    window_ms: int = 600_000
+    """Milliseconds. A message that is sent again within them, equal in all but its creation time,
+    is confirmed and not kept twice; 0 keeps every copy. The message_log stays for so long."""
+
+    messages_max: int = 4_000_000
+    """Messages that the node remembers for it at the most, 26 bytes of memory each; 0 keeps every
+    copy. With more messages in the window it is shorter: 13 s at 300,000 messages a second."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is less than nothing."""
+        require_at_least(self, 0, "window_ms", "messages_max")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is recognised."""
+        return bool(self.window_ms and self.messages_max)
+
+
+class Duplicate(NamedTuple):
+    """An item of an intake that the log has already."""
+
+    place: int
+    """Its place among the items of the intake."""
+    message_id: bytes
+    due_ms: int
+    """When the original is due."""
+
+
+class _Message(NamedTuple):
+    """A message as its producer sent it."""
+
+    subject: bytes
+    due_ms: int
+    item: bytes
+
+
+Sifted = tuple[list[MessageBatch], list[Duplicate]]
+
+
+class Duplicates:
+    """The window of one mastership.
+
+    Invariant: it knows all records of the log from the beginning of the window up to `_next`.
+    """
+
+    def __init__(
+        self, log: MessageLog, config: DuplicatesConfig, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._log = log
+        self._window_ms = config.window_ms
+        self._now_ms = now_ms
+        self._records_max = _RECORDS_PER_MESSAGE * config.messages_max
+        self._ids = RecentIds(config.messages_max)
+        self._gone = np.zeros(self._records_max, np.bool_)
+        """Whether a record is no original any more, by its sequence modulo the window's records."""
+        self._next = 0
+        """The next record that comes to the window; 0 before anything was read."""
+        self._marks: deque[tuple[int, int]] = deque()
+        """Append time and first sequence of a batch, about one each second of the window."""
+        self._hashes: dict[bytes, int] = {}
+        self._known: tuple[npt.NDArray[np.uint64] | None, Keys] = None, _NO_KEYS
+        """The hashes of ids of the batch before, which is appended next as a rule, and its keys."""
+        self._read: tuple[BatchHeader, _Items] | None = None
+        """The batch of the log that was read last, while the items of a commit are compared."""
+        self._first = 0
+        """The first record of the window, meanwhile."""
+        self._work = 0
+        """What has been done meanwhile, as _WORK_MAX bounds it."""
+
+    @property
+    def oldest_ms(self) -> int:
+        """When the oldest message came that is remembered, in ms since 1970; 0 without one.
+
+        May be read in another thread.
+        """
+        return next(iter(list(self._marks)), (0, 0))[0]
+
+    # -- what the log says -------------------------------------------------------------------
+
+    def catch_up(self) -> bool:
+        """Read the next piece of the log's tail; return True once all is read."""
+        log = self._log
+        if not self._next:
+            first = log.first_since(self._now_ms() - self._window_ms)
+            self._next = max(first, log.next_sequence - self._records_max)
+        rows = 0
+        for header, columns in log.read_columns(self._next):
+            self._note(header, columns)
+            rows += header.count
+            if rows >= _ROWS_AT_ONCE:
+                return False
+        self._next = log.next_sequence
+        return True
+
+    def note(self, batches: Sequence[LogBatch]) -> None:
+        """Take in what was appended; what comes before the tail is read is read with it."""
+        for batch in batches:
+            if batch.header.base_sequence == self._next:
+                self._note(batch.header, batch.columns)
+
+    def _note(self, header: BatchHeader, columns: Columns) -> None:
+        first, behind = header.base_sequence, header.next_sequence
+        if not self._marks or header.append_ms >= self._marks[-1][0] + _MARK_MS:
+            self._marks.append((header.append_ms, first))
+        self._forget_old()
+        self._begin(first, behind)
+        if header.kind in {RecordKind.MESSAGE, RecordKind.MOVE}:
+            arrays = columns.arrays
+            keys = self._keys(columns.names, arrays["subject"], arrays["id_hash"])
+            self._ids.add(keys, np.arange(first, behind))
+        self._next = behind
+        facts = facts_stated(header, columns)
+        if facts is not None:
+            stays = (facts.outcome == Outcome.DELIVERED) | (facts.outcome == Outcome.KNOWN)
+            gone = facts.sequence[~stays]
+            self._gone[gone[gone >= behind - self._records_max] % self._records_max] = True
+
+    def _begin(self, first: int, behind: int) -> None:
+        """Have records from `first` up to `behind` be originals, in the places of the oldest."""
+        size = self._records_max
+        begin, end = first % size, first % size + behind - first
+        self._gone[begin:end] = False
+        if end > size:
+            self._gone[: end - size] = False
+
+    def _forget_old(self) -> None:
+        """Forget the times before the window."""
+        marks, ended_ms = self._marks, self._now_ms() - self._window_ms - _MARK_MS
+        while marks and marks[0][0] <= ended_ms:
+            marks.popleft()
+        first = self._next - self._records_max
+        while len(marks) > 1 and marks[1][1] <= first:
+            marks.popleft()
+
+    @property
+    def _oldest(self) -> int:
+        """The first record of the window."""
+        self._forget_old()
+        since = self._marks[0][1] if self._marks else self._next
+        return max(since, self._next - self._records_max)
+
+    def _keys(
+        self,
+        names: Sequence[bytes],
+        subject: npt.NDArray[np.uint16],
+        id_hash: npt.NDArray[np.uint64],
+    ) -> Keys:
+        """Return the keys of records; a copy for one name of receivers has that of its message."""
+        if id_hash is self._known[0]:
+            return self._known[1]
+        if len(self._hashes) > _NAMES_KEPT:
+            self._hashes.clear()
+        hashes = self._hashes
+        for name in names:
+            if name not in hashes:
+                hashes[name] = xxh3_64_intdigest(real_subject(name))
+        if len(names) == 1:
+            keys = id_hash ^ np.uint64(hashes[names[0]])
+        else:
+            keys = id_hash ^ np.array([hashes[name] for name in names], np.uint64)[subject]
+        self._known = id_hash, keys
+        return keys
+
+    # -- what producers send -----------------------------------------------------------------
+
+    def sift(self, batches: Sequence[MessageBatch]) -> Sifted:
+        """Take the repeats out of what is to be appended next, and return both."""
+        keys = [self._keys(one.subjects, one.subject, one.id_hash) for one in batches]
+        all_keys = keys[0] if len(keys) == 1 else np.concatenate(keys)
+        places, sequences = self._ids.find(all_keys, next_sequence=self._next)
+        again = _repeated(all_keys)
+        if not len(places) and not len(again):
+            return list(batches), []
+        self._first = self._oldest
+        is_original = (sequences >= self._first) & (sequences < self._next)
+        is_original &= ~self._gone[sequences % self._records_max]
+        places, sequences = places[is_original], sequences[is_original]
+        suspects = np.union1d(places, again)
+        if not len(suspects):
+            return list(batches), []
+        # Of each suspect what the log may have of it, the newest first.
+        order = np.lexsort((-sequences, places))
+        places, sequences = places[order], sequences[order]
+        edges = np.searchsorted(places, suspects), np.searchsorted(places, suspects, side="right")
+        stored = [
+            sequences[begin : min(end, begin + _COMPARED_MAX)].tolist()
+            for begin, end in zip(*map(np.ndarray.tolist, edges), strict=True)
+        ]
+        try:
+            return self._sift(batches, all_keys, suspects.tolist(), stored)
+        finally:
+            self._read, self._work = None, 0
+
+    def _sift(
+        self,
+        batches: Sequence[MessageBatch],
+        keys: Keys,
+        suspects: Sequence[int],
+        stored: Sequence[Sequence[int]],
+    ) -> Sifted:
+        """Compare the items at some places with what they may be repeats of."""
+        sent_items = [_Items(one.columns, b"".join(one.pieces)) for one in batches]
+        begins = np.cumsum([0, *map(len, batches)]).tolist()
+        kept: dict[int, list[_Message]] = {}
+        """By key, what of this commit is no repeat."""
+        found: list[Duplicate] = []
+        repeats: list[list[int]] = [[] for _ in batches]
+        number = 0
+        for place, sequences in zip(suspects, stored, strict=True):
+            while place >= begins[number + 1]:
+                number += 1
+            row = place - begins[number]
+            sent = sent_items[number].at(row)
+            others = kept.setdefault(int(keys[place]), [])
+            same = self._same(sent, others[-_COMPARED_MAX:], sequences)
+            if same is None:
+                others.append(sent)
+                continue
+            repeats[number].append(row)
+            (message_id,) = item_message_ids(sent.item, [len(sent.item)])
+            found.append(Duplicate(place, message_id, same.due_ms))
+        left = [
+            _without(batch, rows, items)
+            for batch, rows, items in zip(batches, repeats, sent_items, strict=True)
+            if len(rows) < len(batch)
+        ]
+        return left, found
+
+    def _same(
+        self, sent: _Message, others: Sequence[_Message], sequences: Sequence[int]
+    ) -> _Message | None:
+        """Return what an item repeats, of this commit or of the log; None if it is new."""
+        for original in chain(others, map(self._original, sequences)):
+            if original is None or self._work >= _WORK_MAX:
+                continue
+            if sent.subject == original.subject and is_repeat(sent.item, original.item):
+                return original
+            self._work += 1
+        return None
+
+    def _original(self, sequence: int) -> _Message | None:
+        """Return the message that a record is, or is in the place of; None if there is none."""
+        for _ in range(_MOVES_MAX):
+            found = self._batch_of(sequence) if sequence >= self._first else None
+            if found is None:
+                return None
+            header, items = found
+            row = sequence - header.base_sequence
+            if header.kind is RecordKind.MESSAGE:
+                return items.at(row)
+            if header.kind is not RecordKind.MOVE:
+                return None
+            sequence = int(items.columns.arrays["old_sequence"][row])
+        return None
+
+    def _batch_of(self, sequence: int) -> tuple[BatchHeader, "_Items"] | None:
+        """Return the batch of the log that has a record; None if it cannot, or may not, be read."""
+        read = self._read
+        if read is not None and read[0].base_sequence <= sequence < read[0].next_sequence:
+            return read
+        if self._work >= _WORK_MAX:
+            return None
+        self._work += _READING
+        batch = next(self._log.read(sequence), None)
+        if not isinstance(batch, LogBatch) or batch.header.base_sequence > sequence:
+            return None
+        self._read = batch.header, _Items(batch.columns, bytes(batch.blob))
+        return self._read
+
+
+class _Items:
+    """The items of a batch that has some, by their rows."""
+
+    def __init__(self, columns: Columns, blob: bytes) -> None:
+        self.columns = columns
+        self.blob = blob
+        sizes = columns.arrays.get("size", _NO_SIZES)
+        self.edges: list[int] = [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+    def at(self, row: int) -> _Message:
+        """Return the item of a row."""
+        arrays = self.columns.arrays
+        name = self.columns.names[int(arrays["subject"][row])]
+        item = self.blob[self.edges[row] : self.edges[row + 1]]
+        return _Message(name, int(arrays["due_ms"][row]), item)
+
+
+def _without(batch: MessageBatch, rows: Sequence[int], items: _Items) -> MessageBatch:
+    """Return a batch without some of its rows, which ascend."""
+    if not rows:
+        return batch
+    kept = np.ones(len(batch), np.bool_)
+    kept[rows] = False
+    view, edges = memoryview(items.blob), items.edges
+    begins = [0, *(edges[row + 1] for row in rows)]
+    ends = [*(edges[row] for row in rows), len(view)]
+    pieces: list[Piece] = [
+        view[begin:end] for begin, end in zip(begins, ends, strict=True) if begin < end
+    ]
+    return replace(
+        batch,
+        due_ms=batch.due_ms[kept],
+        id_hash=batch.id_hash[kept],
+        size=batch.size[kept],
+        subject=batch.subject[kept],
+        pieces=pieces,
+        blob_bytes=sum(map(len, pieces)),
+    )
+
+
+def _repeated(keys: Keys) -> npt.NDArray[np.intp]:
+    """Return the places of keys that are there more than once."""
+    if len(keys) == 1:
+        return _NOWHERE
+    ordered = np.sort(keys)
+    is_again = ordered[1:] == ordered[:-1]
+    return np.flatnonzero(np.isin(keys, ordered[1:][is_again])) if is_again.any() else _NOWHERE
