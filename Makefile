@@ -163,7 +163,7 @@ java: $(VENV)/.developing $(JAVA)/.built
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-package delaywheel-client \
 	--no-annotate --quiet
-INSTALLED := pyproject.toml --extra spark --group build
+INSTALLED := pyproject.toml --extra spark --extra gateway --group build
 lock:
 	$(COMPILE) $(INSTALLED) --upgrade --output-file requirements.lock
 	$(COMPILE) $(INSTALLED) --upgrade --group dev --constraint requirements.lock \

@@ -14,6 +14,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "meta-server": "servers.meta_server",
     "admin": "admin.commands",
     "topology": "cluster.topology",
+    "gateway": "servers.gateway",
     "broker": "servers.broker",
     "send": "node.send",
     "cancel": "node.change",

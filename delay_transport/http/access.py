@@ -9,7 +9,7 @@ With a file of tokens there is nothing that a browser would send by itself.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -48,6 +48,8 @@ class Caller:
 
     name: str
     role: Role
+    subjects: tuple[str, ...] = ()
+    """Patterns of what it may send; none: all."""
 
 
 def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
@@ -75,10 +77,17 @@ def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
 class AccessPolicy:
     """Decides about each request by its headers alone."""
 
-    def __init__(self, tokens: Tokens, *, own_address: str) -> None:
-        """`own_address` is the host:port that HTTP is served on."""
+    def __init__(
+        self,
+        tokens: Tokens,
+        *,
+        own_address: str,
+        now: Callable[[], float] = trio.current_time,
+    ) -> None:
+        """`own_address` is the host:port that HTTP is served on; `now` in seconds."""
         self._tokens = tokens
         self._own_hosts = {parse_address(own_address)[0].lower()} if own_address else set()
+        self._now = now
         self._denials = LeakyBucket(rate=_DENIALS_PER_S, size=_DENIALS_AT_ONCE)
         self.denied: Counter[str] = Counter()
         """Requests turned away, by reason."""
@@ -132,7 +141,7 @@ class AccessPolicy:
             )
         token = self._tokens.find(presented)
         if token is None:
-            now = trio.current_time()
+            now = self._now()
             wait_s = self._denials.seconds_until_room(now)
             if wait_s:
                 raise RequestError(
@@ -143,9 +152,12 @@ class AccessPolicy:
             raise RequestError(401, "token", "unknown token")
         if not token.role.covers(needed):
             raise RequestError(
-                403, "role", f"the token {token.name} has the role read; this needs the role admin"
+                403,
+                "role",
+                f"the token {token.name} has the role {token.role.value}; this needs the role "
+                f"{needed.value}",
             )
-        return Caller(name=token.name, role=token.role)
+        return Caller(name=token.name, role=token.role, subjects=token.subjects)
 
 
 def presented_token(headers: Mapping[str, str]) -> str | None:

@@ -43,12 +43,20 @@ _PREFIX: Final = "dwt_"
 class Role(Enum):
     """What somebody may do."""
 
+    SEND = "send"
+    """Send messages, at a gateway."""
     READ = "read"
+    CHANGE = "change"
+    """Send, look, cancel and move, at a gateway."""
     ADMIN = "admin"
 
     def covers(self, needed: "Role") -> bool:
         """Say whether this role is enough where another one is needed."""
-        return self is Role.ADMIN or needed is Role.READ
+        return (
+            needed is self
+            or self is Role.ADMIN
+            or (self is Role.CHANGE and needed is not Role.ADMIN)
+        )
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +67,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     role: Role
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
     """Of the token's text."""
+    subjects: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
+    """Patterns of what it may send at a gateway; none: all."""
     created: Annotated[str, msgspec.Meta(max_length=40)] = ""
     """When, for people."""
 

@@ -35,12 +35,14 @@ def token() -> None:
 @click.argument("name")
 @option(
     "--role",
-    "read: look at everything; admin: change it too.",
-    type=click.Choice(["read", "admin"]),
+    "read: look at everything; admin: change it too. At a gateway also send: send messages; and "
+    "change: send, look, cancel and move.",
+    type=click.Choice(["read", "admin", "send", "change"]),
     required=True,
 )
+@option("--subject PATTERN", "Send only such subjects; may be given more than once.", multiple=True)
 @_FILE
-def add(*, name: str, role: str, file: Path) -> None:
+def add(*, name: str, role: str, subject: Sequence[str], file: Path) -> None:
     """Make a token called NAME and print it, once.
 
     \b
@@ -58,6 +60,7 @@ def add(*, name: str, role: str, file: Path) -> None:
             name=name,
             role=Role(role),
             sha256=digest_of(text),
+            subjects=tuple(subject),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         try:
@@ -103,7 +106,7 @@ def list_tokens(*, file: Path) -> None:
       delaywheel admin token list --file tokens.json
     """
     rows = [msgspec.to_builtins(one) for one in _read(file, must_exist=True)]
-    screen().print(rows_table("", ("name", "role", "created"), rows, most=len(rows)))
+    screen().print(rows_table("", ("name", "role", "subjects", "created"), rows, most=len(rows)))
 
 
 @token.command(short_help="Remove a token.")

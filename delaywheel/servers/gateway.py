@@ -1,0 +1,45 @@
+"""`delaywheel gateway`: HTTP in front of a cluster."""
+
+from pathlib import Path
+
+import click
+
+from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.options import option
+
+
+@click.command(short_help="Take messages over HTTP.")
+@option(
+    "--meta HOST:PORT...",
+    "HTTP address of a meta server. Repeatable: asked in turn.",
+    default=("127.0.0.1:8080",),
+)
+@option("--listen HOST:PORT", "Where it takes requests.", default="127.0.0.1:8700")
+@option(
+    "--token-file FILE",
+    "Tokens that callers need, made by `delaywheel admin token add`; needed to listen beyond this "
+    "machine.",
+)
+def gateway(*, meta: tuple[str, ...], listen: str, token_file: Path | None) -> None:
+    """Take messages over HTTP for services that have no client library.
+
+    It keeps nothing itself: run as many as you like. A line beginning with `ready` and the address
+    goes to standard output when it takes requests. SIGTERM and Ctrl-C stop it, once the requests
+    that are under way are answered.
+
+    \b
+    Examples:
+      delaywheel gateway --meta 127.0.0.1:8080
+      curl -d 'it works' -H 'Delaywheel-Delay: 90s' http://127.0.0.1:8700/v1/messages/hello
+    """
+    try:
+        from gateway.process import run
+    except ImportError as error:
+        raise Failure(
+            f"{error}: install the gateway's libraries, those of delaywheel's extra `gateway`",
+            ExitCode.USAGE,
+        ) from error
+    from delaywheel.shared.log_output import set_up_log
+
+    set_up_log(level="info", form="console")
+    run(meta=meta, listen=listen, token_file=token_file)

@@ -1,0 +1,12 @@
+"""HTTP in front of a cluster: services without Python send messages by POST.
+
+    times      delays and moments as text
+    incoming   messages from requests
+    access     tokens and what each may
+    app        the routes
+    document   the OpenAPI document
+    server     the routes on uvicorn, within limits
+
+A gateway keeps nothing: it is a client of the cluster as any other, and there may be many.
+Imports delay_client; nothing imports it but the command.
+"""

@@ -1,0 +1,83 @@
+"""A gateway as a process: its client, its tokens, its HTTP port, and its end."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from delay_client import Client
+from delay_transport.http.access import AccessPolicy
+from delay_transport.http.addresses import is_loopback
+from delay_transport.http.tokens import LOOK_S, Tokens
+from delay_transport.seams.errors import ConfigError
+from delay_transport.seams.runtime import parse_address
+from gateway.app import Gateway
+from gateway.server import HttpServer
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+def run(*, meta: Sequence[str], listen: str, token_file: Path | None) -> None:
+    """Run a gateway until SIGTERM or SIGINT.
+
+    Prints a line that begins with `ready` and has the address once it takes requests. Raises
+    ConfigError for what must not be, and ListenError.
+    """
+    tokens = Tokens(token_file)
+    tokens.read()
+    check_exposure(listen, tokens)
+    uvloop.run(_serve(meta, listen, tokens))
+
+
+def check_exposure(listen: str, tokens: Tokens) -> None:
+    """Raise ConfigError if other machines could use a gateway without a token."""
+    if tokens.fault:
+        raise ConfigError(source="options", key="--token-file", reason=tokens.fault)
+    if not tokens.are_needed and not is_loopback(parse_address(listen)[0]):
+        raise ConfigError(
+            source="options",
+            key="--listen",
+            reason=f"other machines can reach {listen}, and sending needs no token",
+            remedy=(
+                "run `delaywheel admin token add NAME --role send --file FILE` and give "
+                "--token-file FILE, or stay on 127.0.0.1"
+            ),
+        )
+
+
+async def _serve(meta: Sequence[str], listen: str, tokens: Tokens) -> None:
+    async with Client(meta=list(meta), app_code="gateway") as client:
+        loop = asyncio.get_running_loop()
+        policy = AccessPolicy(tokens, own_address=listen, now=loop.time)
+        server = HttpServer(Gateway(client, policy).application(), _ready)
+        for ends in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(ends, server.stop)
+        looking = asyncio.create_task(_keep_tokens(tokens))
+        try:
+            await server.run_at(listen)
+        finally:
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+
+
+async def _keep_tokens(tokens: Tokens) -> None:
+    """Read the file of tokens again whenever it changes."""
+    while tokens.are_needed:
+        await asyncio.sleep(LOOK_S)
+        if await asyncio.to_thread(tokens.read):
+            if tokens.fault:
+                _log.error("all requests are denied", reason=tokens.fault)
+            else:
+                _log.info("tokens were read", tokens=tokens.count)
+
+
+def _ready(address: str) -> None:
+    # Flushed: whoever started us waits for this line, perhaps at the end of a pipe.
+    sys.stdout.write(f"ready {address}\n")
+    sys.stdout.flush()

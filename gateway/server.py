@@ -1,0 +1,132 @@
+"""The HTTP port of a gateway: an ASGI application on uvicorn (uvloop, httptools), within limits."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from delay_transport.seams.errors import ListenError
+from delay_transport.seams.runtime import format_address, parse_address
+
+HEADER_BYTES_MAX: Final = 64 * 1024
+"""Of a request's line and headers; who sends more is disconnected."""
+HEADER_S: Final = 10.0
+"""Seconds for a request's line and headers to come, from its first byte on, or from the connection
+for the first request."""
+IDLE_S: Final = 60
+"""Seconds between two requests of a connection."""
+CONNECTIONS_MAX: Final = 20_000
+"""Open connections; one more is closed at once."""
+STOP_S: Final = 20
+"""Seconds that requests under way have when the gateway stops: the client's time and some more."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection whose headers have to come in time and are of bounded size.
+
+    uvicorn bounds neither: a peer that sends a header without an end would fill the memory, and
+    one that sends a byte now and then would keep its place for ever.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+    _header_bytes = 0
+    _is_in_header = True
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 (as its parent)
+        """Take a connection, or close it if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+        else:
+            self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up the deadline."""
+        self._give_up_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; close the connection if its headers are too long."""
+        if self._is_in_header:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_header and self._header_bytes > HEADER_BYTES_MAX:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """Begin the line and headers of a request."""
+        super().on_message_begin()
+        if self._deadline is None:
+            self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        """Begin the request."""
+        self._is_in_header, self._header_bytes = False, 0
+        self._give_up_deadline()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End its body; what comes now are the headers of the next one."""
+        super().on_message_complete()
+        self._is_in_header = True
+
+    def _expect_headers(self) -> None:
+        self._deadline = self.loop.call_later(HEADER_S, self.transport.abort)
+
+    def _give_up_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class HttpServer(uvicorn.Server):
+    """Serves until `stop()`; requests under way are answered first."""
+
+    def __init__(self, application: ASGIApp, on_ready: Callable[[str], None]) -> None:
+        """`on_ready` gets the address that is really bound."""
+        super().__init__(
+            uvicorn.Config(
+                application,
+                http=BoundedProtocol,
+                ws="none",
+                loop="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=STOP_S,
+                backlog=4096,
+            )
+        )
+        self._on_ready = on_ready
+
+    async def run_at(self, address: str) -> None:
+        """Listen and serve; raise ListenError."""
+        host, port = parse_address(address)
+        try:
+            listener = socket.create_server(
+                (host, port),
+                family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+                backlog=self.config.backlog,
+            )
+        except OSError as error:
+            raise ListenError(address=address, reason=error.strerror or str(error)) from error
+        with listener:
+            self._on_ready(format_address(listener.getsockname()))
+            await self.serve([listener])
+
+    def stop(self) -> None:
+        """Take no more requests, answer those under way, and end."""
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield

@@ -1,0 +1,82 @@
+"""Delays and moments as people write them in a header or in JSON. Pure.
+
+delay       90s   1h52m   2d12h   500ms   PT90S   P1DT12H
+moment      2026-12-24T18:00:00+01:00 (RFC 3339)   1798131600 (seconds since 1970)
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from delay_transport.http.problems import BadValueError
+
+_UNITS_MS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
+_SHORT: Final = re.compile(
+    r"(?:(?P<w>\d+)w)?(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?"
+    r"(?:(?P<s>\d+(?:\.\d{1,3})?)s)?(?:(?P<ms>\d+)ms)?",
+    re.ASCII,
+)
+_ISO: Final = re.compile(
+    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?"
+    r"(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d{1,3})?)S)?)?",
+    re.ASCII,
+)
+_UNIX: Final = re.compile(r"\d{1,17}(?:\.\d{1,3})?", re.ASCII)
+_TEXT_MAX: Final = 64
+"""Characters of a delay or a moment."""
+_UNIX_S_MAX: Final = 100_000_000_000
+"""Seconds since 1970 up to which a number is a moment, the year 5138; above, it is in ms."""
+
+
+def parse_delay(text: str, where: str) -> float:
+    """Return a delay in seconds.
+
+    where: the header or field that has it. Raises BadValueError.
+    """
+    given = text.strip()
+    found = _SHORT.fullmatch(given) or _ISO.fullmatch(given)
+    parts = {} if found is None else {k: v for k, v in found.groupdict().items() if v}
+    if not parts or given[-1:] == "T" or len(given) > _TEXT_MAX:
+        unit = "add a unit: " if given.isdigit() else ""
+        raise BadValueError(
+            field=where, value=text, allowed=f"{unit}a delay such as 90s, 1h52m, 2d or PT90S"
+        )
+    ms = int(parts.pop("ms", "0"))
+    return sum((float(count) * _UNITS_MS[unit] for unit, count in parts.items()), ms) / 1000
+
+
+def parse_moment(text: str, where: str) -> datetime:
+    """Return a moment, with its time zone.
+
+    where: the header or field that has it. Raises BadValueError.
+    """
+    given = text.strip()
+    if len(given) <= _TEXT_MAX:
+        if _UNIX.fullmatch(given):
+            return _of_unix(given, where)
+        try:
+            moment = datetime.fromisoformat(given) if "T" in given.upper() else None
+        except ValueError:
+            moment = None
+        if moment is not None and moment.tzinfo is None:
+            raise BadValueError(
+                field=where, value=text, allowed="a time zone: add Z or an offset such as +01:00"
+            )
+        if moment is not None:
+            return moment
+    raise BadValueError(
+        field=where, value=text, allowed="2026-12-24T18:00:00Z, or seconds since 1970"
+    )
+
+
+def _of_unix(given: str, where: str) -> datetime:
+    if float(given) >= _UNIX_S_MAX:
+        raise BadValueError(
+            field=where,
+            value=given,
+            allowed="seconds since 1970, such as 1798131600; this looks like milliseconds",
+        )
+    whole, _, fraction = given.partition(".")
+    return datetime.fromtimestamp(int(whole), UTC).replace(
+        microsecond=int((fraction or "0").ljust(6, "0"))
+    )

@@ -1,0 +1,259 @@
+"""gateway.app: requests to a cluster over HTTP, and what they are answered."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from starlette.types import ASGIApp, Message
+
+from delay_client import Overloaded, TimedOut
+from delay_client.testing import FakeCluster
+from delay_transport.http.access import AccessPolicy
+from delay_transport.http.tokens import Role, Token, Tokens, digest_of, encode_tokens
+from gateway import app as module
+from gateway.app import Gateway
+
+
+class Answer(NamedTuple):
+    code: int
+    headers: Mapping[str, str]
+    json: Any
+
+
+async def post(app: ASGIApp, path: str, body: bytes = b"", **headers: str) -> Answer:
+    return await ask(app, "POST", path, body, **headers)
+
+
+async def ask(
+    app: ASGIApp, method: str, path: str, *parts: bytes, peer: str = "127.0.0.1", **headers: str
+) -> Answer:
+    """Send a request whose body comes in these parts; `_` in names of headers stands for `-`."""
+    given = {"host": "127.0.0.1"} | {name.replace("_", "-"): v for name, v in headers.items()}
+    answered: list[Message] = []
+    left = list(parts or (b"",))
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def send(message: Message) -> None:
+        answered.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+        "client": (peer, 1),
+        "server": ("127.0.0.1", 8700),
+    }
+    await app(scope, receive, send)
+    start, *bodies = answered
+    body = b"".join(one.get("body", b"") for one in bodies)
+    return Answer(
+        start["status"],
+        {name.decode(): value.decode() for name, value in start["headers"]},
+        msgspec.json.decode(body) if b"json" in dict(start["headers"])[b"content-type"] else body,
+    )
+
+
+def play(
+    test: Callable[[FakeCluster, ASGIApp], Awaitable[None]], tokens: Path | None = None
+) -> None:
+    """Run a test with a cluster and a gateway in front of it."""
+
+    async def main() -> None:
+        cluster = FakeCluster()
+        async with cluster.client() as client:
+            known = Tokens(tokens)
+            known.read()
+            policy = AccessPolicy(known, own_address="127.0.0.1:8700", now=lambda: 0.0)
+            await test(cluster, Gateway(client, policy).application())
+
+    asyncio.run(main())
+
+
+def test_a_message_is_kept_as_it_came_and_comes_when_it_is_due() -> None:
+    async def test(cluster: FakeCluster, app: ASGIApp) -> None:
+        answer = await post(
+            app,
+            "/v1/messages/orders.paid",
+            b"\xff\x00",
+            content_type="image/png",
+            delaywheel_delay="90s",
+            idempotency_key="order-7",
+            delaywheel_header_name="Jürgen",
+        )
+        assert (answer.code, answer.json["id"]) == (202, "order-7")
+        assert answer.json["outcome"] == "accepted"
+        async with cluster.receiver("shop", subjects=["orders.*"]) as receiver:
+            await cluster.advance(seconds=90)
+            async for message in receiver:
+                assert (message.id, message.data) == ("order-7", b"\xff\x00")
+                assert message.due_ms == answer.json["due_ms"]
+                assert message.content_type == "image/png"
+                assert message.headers["name"] == "Jürgen"
+                await message.done()
+                break
+
+    play(test)
+
+
+def test_each_message_of_a_list_has_its_outcome() -> None:
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        messages = [
+            {"subject": "a", "id": "one"},
+            {"subject": "a/b", "id": "two"},
+            {"subject": "a", "delay": "soon"},
+            {"subject": "a", "id": "four", "delay": "1h"},
+        ]
+        answer = await post(
+            app,
+            "/v1/messages",
+            msgspec.json.encode(messages),
+            content_type="application/json; charset=utf-8",
+        )
+        assert (answer.code, answer.json["accepted"], answer.json["refused"]) == (202, 2, 2)
+        results = answer.json["results"]
+        assert [one.get("id") for one in results] == ["one", "two", "", "four"]
+        assert [one.get("code") for one in results] == [None, "subject", "bad-value", None]
+        single = await post(
+            app, "/v1/messages", b'{"subject":"a"}', content_type="application/json"
+        )
+        assert (single.code, single.json["outcome"]) == (202, "accepted")
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "code", "kind"),
+    [
+        ("/v1/messages/a%2Fb", b"", {}, 422, "subject"),
+        ("/v1/messages/a", b"x" * 2_000_000, {}, 413, "too-large"),
+        ("/v1/messages/a", b"", {"delaywheel_delay": "9999d"}, 422, "too-far"),
+        ("/v1/messages/a", b"", {"delaywheel_delay": "9"}, 400, "bad-value"),
+        ("/v1/messages/a", b"", {"content_length": "5000000000"}, 413, "too-large"),
+        ("/v1/messages/a", b"", {"content_length": "-1"}, 413, "too-large"),
+        ("/v1/messages", b"{}", {}, 415, "media-type"),
+        ("/v1/messages", b"{}", {"content_type": "application/json"}, 400, "bad-body"),
+        ("/v1/message", b"", {}, 404, "not-found"),
+        ("/v1/openapi.json", b"", {}, 405, "method"),
+        ("/v1/messages/a", b"", {"origin": "http://evil.example"}, 403, "origin"),
+        ("/v1/messages/a", b"", {"host": "evil.example"}, 403, "host"),
+    ],
+)
+def test_what_is_wrong_is_answered_as_a_problem(
+    path: str, body: bytes, headers: dict[str, str], code: int, kind: str
+) -> None:
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        answer = await post(app, path.replace("%2F", "/"), body, **headers)
+        assert (answer.code, answer.json["code"]) == (code, kind)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert len(answer.json["detail"]) > 20
+
+    play(test)
+
+
+def test_a_body_that_grows_beyond_its_bound_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MESSAGE_BYTES_MAX", 100)
+
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        answer = await ask(app, "POST", "/v1/messages/a", *[b"x" * 60] * 1000)
+        assert (answer.code, answer.json["code"]) == (413, "too-large")
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Overloaded("too fast", message_id="m"), 429),
+        (TimedOut("no answer", message_id="m", maybe_kept=True), 503),
+    ],
+)
+def test_what_passes_is_to_be_sent_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        async def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("delay_client.Client.send", fail)
+        answer = await post(app, "/v1/messages/a")
+        assert (answer.code, answer.headers["retry-after"]) == (code, "1")
+        assert (answer.json["id"], answer.json["maybe_kept"]) == ("m", code == 503)
+
+    play(test)
+
+
+def test_too_many_requests_and_too_many_bytes_are_to_come_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        monkeypatch.setattr(module, "BODIES_BYTES_MAX", 3)
+        assert (await post(app, "/v1/messages/a", b"four")).code == 429
+        assert (await post(app, "/v1/messages/a", b"two")).code == 202
+        # What was answered counts no more.
+        assert (await post(app, "/v1/messages/a", b"two")).code == 202
+        monkeypatch.setattr(module, "REQUESTS_MAX", 0)
+        answer = await post(app, "/v1/messages/a")
+        assert (answer.code, answer.json["code"], answer.headers["retry-after"]) == (
+            429,
+            "busy",
+            "1",
+        )
+
+    play(test)
+
+
+def test_a_token_may_do_what_its_role_and_its_subjects_say(tmp_path: Path) -> None:
+    def token(name: str, role: Role, *subjects: str) -> Token:
+        return Token(name=name, role=role, sha256=digest_of(name), subjects=subjects)
+
+    path = tmp_path / "tokens.json"
+    path.write_bytes(
+        encode_tokens(
+            [
+                token("shop", Role.SEND, "orders.*", "paid"),
+                token("see", Role.READ),
+                token("all", Role.CHANGE),
+                token("boss", Role.ADMIN),
+            ]
+        )
+    )
+
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        async def code(name: str, subject: str) -> int:
+            headers = {"authorization": f"Bearer {name}"} if name else {}
+            path = f"/v1/messages/{subject}"
+            return (await ask(app, "POST", path, peer="10.0.0.9", **headers)).code
+
+        assert await code("", "paid") == 401
+        assert await code("wrong", "paid") == 401
+        assert [await code("shop", one) for one in ("paid", "orders.x", "paid.x", "x")] == [
+            *(202, 202, 403, 403)
+        ]
+        assert [await code(one, "x") for one in ("see", "all", "boss")] == [403, 202, 202]
+        bad = b'[{"subject":"paid"},{"subject":"x"}]'
+        listed = await post(
+            app, "/v1/messages", bad, content_type="application/json", authorization="Bearer shop"
+        )
+        assert (listed.code, listed.json["code"]) == (403, "role")
+        refused = await ask(app, "GET", "/metrics", authorization="Bearer shop")
+        assert refused.code == 403
+        seen = await ask(app, "GET", "/metrics", authorization="Bearer see")
+        assert b'delaywheel_gateway_messages_total{way="http"} 4.0' in seen.json
+
+    play(test, path)
+
+
+def test_without_tokens_others_are_refused() -> None:
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        answer = await ask(app, "POST", "/v1/messages/a", peer="10.0.0.9")
+        assert (answer.code, answer.json["code"]) == (403, "peer")
+
+    play(test)
