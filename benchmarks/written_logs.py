@@ -79,6 +79,7 @@ def messages_of(
         id_hash=sequence.astype(np.uint64),
         size=np.full(count, len(_ITEM), np.uint32),
         subject=numbers[sequence % len(_SUBJECTS)],
+        origin=np.zeros(count, np.uint8),
         minute=due_ms // MINUTE_MS,
         blob=_ITEM * count,
     )

@@ -16,7 +16,7 @@ Until the MOVE is filed a message counts as out of the wheel, so that no other p
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress, groupby
 from typing import Final
@@ -34,6 +34,7 @@ from delay_server.accepting.intake import Intake
 from delay_server.filing.unfiled import UnfiledRecords
 from delay_server.receiving.moves import move_of
 from delay_transport.seams.outbox import Wakeup
+from storage.batch.batches import COPIES
 from storage.batch.entries import ENTRY, Entries
 from storage.logs.message_log import Draft
 from storage.readers.item_reader import Items
@@ -62,7 +63,7 @@ class _Copies:
 
     def drafts(self) -> Sequence[Draft]:
         """Return all batches; those that name older messages come last."""
-        return [*self.messages, self.moves]
+        return [replace(one, features=COPIES) for one in (*self.messages, self.moves)]
 
 
 class Copier:

@@ -1,12 +1,13 @@
 """Rows, facts and records as parallel arrays of numpy, with names as numbers.
 
-A row takes 48 bytes, a fact 41; what they are made of is read in tables of bounded size
+A row takes 49 bytes, a fact 41; what they are made of is read in tables of bounded size
 (`storage/readers/arrow.py`) and copied here.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Self, TypeVar
+from enum import IntEnum
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from storage.batch.batches import Damage
 from storage.batch.facts import Outcome
+from storage.batch.rows import Origin
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -22,10 +24,12 @@ Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 _Minutes = TypeVar("_Minutes", int, Int64s)
 
-ROW_COLUMNS = ["sequence", "due_ms", "size", "id_hash", "subject", "position"]
+ROW_COLUMNS = ["sequence", "due_ms", "size", "id_hash", "subject", "origin", "position"]
 FACT_COLUMNS = ["sequence", "at_ms", "filed_minute", "target", "outcome", "position"]
 RECORD_COLUMNS = [*ROW_COLUMNS, "kind", "filed_minute"]
 
+ORIGINS: Final = ("accepted", "copies", "retries")
+"""Where rows come from, by the number of an `Origin`."""
 OUTCOMES: tuple[str, ...] = tuple(outcome.name.lower() for outcome in Outcome)
 """Outcome 1 is the first. A number of 0 stands for what this version does not know."""
 DELIVERED = int(Outcome.DELIVERED)
@@ -101,13 +105,17 @@ _DTYPES: dict[str, type[np.signedinteger[Any]]] = {
     "target": np.int32,
     "file": np.int32,
     "size": np.int32,
+    "origin": np.int8,
     "outcome": np.int8,
 }
 
 
 @dataclass(slots=True)
 class Rows(_Arrays):
-    """Accepted messages, wherever they are. subject, file: numbers of names; minute: filed."""
+    """Messages, wherever they are.
+
+    subject, file: numbers of names; origin: places in ORIGINS; minute: filed.
+    """
 
     sequence: Int64s
     due_ms: Int64s
@@ -117,6 +125,7 @@ class Rows(_Arrays):
     size: Int32s
     subject: Int32s
     file: Int32s
+    origin: Int8s
 
 
 @dataclass(slots=True)
@@ -143,17 +152,12 @@ def rows_of(table: pa.RecordBatch, file: int, subjects: Names, minute: Int64s) -
         size=ints(table, "size").astype(np.int32),
         subject=subjects.of(table.column("subject")),
         file=np.full(table.num_rows, file, np.int32),
+        origin=_numbers_of(table.column("origin"), Origin),
     )
 
 
 def facts_of(table: pa.RecordBatch, file: int, targets: Names) -> Facts:
     """Return the facts of a table of `FACT_COLUMNS`."""
-    encoded = table.column("outcome").dictionary_encode()
-    numbers = [
-        OUTCOMES.index(name) + 1 if name in OUTCOMES else 0
-        for name in encoded.dictionary.to_pylist()
-    ]
-    outcomes = np.array(numbers, np.int8)[encoded.indices.to_numpy(zero_copy_only=False)]
     return Facts(
         sequence=ints(table, "sequence"),
         at_ms=ints(table, "at_ms"),
@@ -161,8 +165,17 @@ def facts_of(table: pa.RecordBatch, file: int, targets: Names) -> Facts:
         position=ints(table, "position"),
         target=targets.of(table.column("target")),
         file=np.full(table.num_rows, file, np.int32),
-        outcome=outcomes,
+        outcome=_numbers_of(table.column("outcome"), Outcome),
     )
+
+
+def _numbers_of(column: pa.Array, numbers: type[IntEnum]) -> Int8s:
+    """Return the numbers of a column of names; 0 for one that this version does not know."""
+    encoded = column.dictionary_encode()
+    known = {one.name.lower(): one.value for one in numbers}
+    table = np.array([known.get(name, 0) for name in encoded.dictionary.to_pylist()], np.int8)
+    found: Int8s = table[encoded.indices.to_numpy(zero_copy_only=False)]
+    return found
 
 
 def hour_of(minute: _Minutes) -> _Minutes:

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_tools.files.columns import OUTCOMES, Int64s
+from spark_tools.files.columns import ORIGINS, OUTCOMES, Int64s
 from spark_tools.judge.digests import Digest, add_digests
 from spark_tools.judge.pieces import Piece
 from spark_tools.judge.sequences import Sequences
@@ -20,7 +20,7 @@ from spark_tools.judge.tasks import GroupName
 from storage.batch.batches import Damage
 
 STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "repaired", "unknown")
-"""What an accepted message can be; each is exactly one of them."""
+"""What a row can be; each is exactly one of them."""
 FACT_CLASSES: tuple[str, ...] = (
     "first",
     "duplicate",
@@ -57,7 +57,7 @@ FINDINGS_SCHEMA = pa.schema(
 )
 """A row for each finding; position: of the batch in the file."""
 
-SUBJECT_MEASURES: Final = ("accepted", *STATES, "early", "sent_past_due", "misfiled", "bytes")
+SUBJECT_MEASURES: Final = (*ORIGINS, *STATES, "early", "sent_past_due", "misfiled", "bytes")
 TARGET_MEASURES: tuple[str, ...] = ("facts", *FACT_CLASSES, *OUTCOMES, "early")
 
 
@@ -239,7 +239,8 @@ class Account:
         """Return what must add up: what it is, what was found, and what it must be."""
         totals = self.totals
         sums = [
-            ("rows by state", sum(totals[state] for state in STATES), totals["accepted"]),
+            ("rows by origin", sum(totals[one] for one in ORIGINS), totals["rows"]),
+            ("rows by state", sum(totals[state] for state in STATES), totals["rows"]),
             ("facts by class", sum(totals[one] for one in FACT_CLASSES), totals["facts"]),
             (
                 "rows with a fact, and first facts",

@@ -63,7 +63,14 @@ def hashes_of_rows(rows: Rows) -> Hashes:
     A row has the filed minute of its record in no segment but the one that it belongs into.
     """
     return hashes_of(
-        [rows.sequence, rows.due_ms, rows.size.astype(np.int64), rows.id_hash, rows.minute]
+        [
+            rows.sequence,
+            rows.due_ms,
+            rows.size.astype(np.int64),
+            rows.id_hash,
+            rows.minute,
+            rows.origin.astype(np.int64),
+        ]
     )
 
 

@@ -37,14 +37,14 @@ from storage.readers.arrow import ArrowReader, Kind
 
 BLOCKS_AT_ONCE = 32
 """Blocks that differ and are read together: a million sequences."""
-ACCEPTED = pa.array(["message", "move"])
-"""Kinds of records that accept a message."""
+WITH_ROWS = pa.array(["message", "move"])
+"""Kinds of records that make a row."""
 
 
 def read_records(
     node: Node, log: LogRange, subjects: Names, file: int, damages: list[Damage]
 ) -> Iterator[Rows]:
-    """Yield the records of accepted messages in a file of the message_log."""
+    """Yield the records of a file of the message_log that make a row."""
     reader = ArrowReader(node.disk(), node.log_uuid, Kind.MESSAGE, RECORD_COLUMNS)
     found = reader.messages(
         log.file,
@@ -53,14 +53,13 @@ def read_records(
         next_sequence=log.next_sequence,
     )
     for table in sift(found, damages):
-        accepted = pc.is_in(table.column("kind"), value_set=ACCEPTED)
-        kept = table.filter(accepted)
+        kept = table.filter(pc.is_in(table.column("kind"), value_set=WITH_ROWS))
         if kept.num_rows:
             yield rows_of(kept, file, subjects, ints(kept, "filed_minute"))
 
 
 def _readable_ranges(logs: Sequence[LogRange], damages: Sequence[Damage]) -> list[range]:
-    """Return the sequences of which it is known whether there are records that accept a message.
+    """Return the sequences of which it is known whether there are records that make a row.
 
     None at all, if there is damage of which nobody knows which records it hides.
     """
@@ -318,7 +317,7 @@ class _Blocks:
         places = np.flatnonzero(asked & has_record & elsewhere & ~told)
         self._name("misfiled", rows, places, maker)
         differs = (record.due_ms != rows.due_ms) | (record.size != rows.size)
-        differs |= record.id_hash != rows.id_hash
+        differs |= (record.id_hash != rows.id_hash) | (record.origin != rows.origin)
         self._name("altered", rows, np.flatnonzero(asked & has_record & differs), maker)
 
     def _stray(self, sequence: Int64s, minute: Int64s | None = None) -> None:

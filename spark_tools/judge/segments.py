@@ -1,6 +1,6 @@
 """The task of one segment, or a part of it: rows and facts in, an account and findings out.
 
-Memory is what their columns take, 48 bytes a row and 41 a fact, and about as much again while they
+Memory is what their columns take, 49 bytes a row and 41 a fact, and about as much again while they
 are sorted. What of the segment is in other parts is read and let go at once.
 """
 
@@ -13,6 +13,7 @@ from spark_tools.files.columns import (
     DELIVERED,
     FACT_COLUMNS,
     MAY_FOLLOW,
+    ORIGINS,
     OUTCOMES,
     ROW_COLUMNS,
     Facts,
@@ -443,14 +444,15 @@ class _Judgement:
         places = np.flatnonzero(counted)
         rows = self._rows.take(places)
         totals = self._account.totals
-        totals["accepted"] += len(rows)
+        totals["rows"] += len(rows)
         known = first_of[places] >= 0
         totals["shared"] += int(np.count_nonzero(known & ~self._new_rows[places]))
         totals["unknown_outcomes"] += int(np.count_nonzero(known & (state[places] == _UNKNOWN)))
         cells = Cells(hour_of(rows.minute), rows.subject.astype(np.int64))
+        by_origin = cells.counts(rows.origin.astype(np.int64), len(ORIGINS))
         by_state = cells.counts(state[places], len(STATES))
         measures = {
-            "accepted": cells.counts(np.zeros(len(rows), np.int64), 1)[:, 0],
+            **{name: by_origin[:, place] for place, name in enumerate(ORIGINS)},
             **{name: by_state[:, place] for place, name in enumerate(STATES)},
             "early": cells.counts(early[places].astype(np.int64), 2)[:, 1],
             "sent_past_due": cells.counts(past_due[places].astype(np.int64), 2)[:, 1],
@@ -458,8 +460,7 @@ class _Judgement:
             "bytes": cells.sums(rows.size.astype(np.int64)),
         }
         for name in SUBJECT_MEASURES:
-            if name != "accepted":
-                totals[name] += int(measures[name].sum())
+            totals[name] += int(measures[name].sum())
         self._account.subjects.add(cells.table("subject", subjects, measures))
 
     def _count_facts(

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from spark_tools.files.columns import OUTCOMES
+from spark_tools.files.columns import ORIGINS, OUTCOMES
 from spark_tools.judge.account import STATES
 from spark_tools.run.document import Document, Row
 
 NOT_DONE: Final = ("waiting", "unknown", "overdue", "lost")
 """States of messages that have neither a fact nor were sent again."""
 MISSING: Final = "missing"
-"""Accepted messages without a row, which `accepted` does not count."""
+"""Messages without a row, which no count of rows has."""
 SETTLED: Final = tuple(name for name in OUTCOMES if name != "delivered")
 """Outcomes that end a message without a delivery of ours."""
 _WRONG: Final = ("lost", MISSING, "overdue", "duplicate", "settled_twice", "phantom", "early")
@@ -166,17 +166,28 @@ def states(document: Document) -> Counter[str]:
     return found
 
 
+def rows(counts: Counter[str]) -> int:
+    """Return how many rows there are: accepted messages, copies and retries."""
+    return sum(counts[one] for one in ORIGINS)
+
+
+def origins_text(counts: Counter[str]) -> str:
+    """Return how many rows come from where; those that producers sent are always named."""
+    shown = [name for name in ORIGINS if counts[name] or name == ORIGINS[0]]
+    return ", ".join(f"{name} {counts[name]:,}" for name in shown)
+
+
 def due(counts: Counter[str]) -> int:
     """Return how many messages of some hours should be done by the watermark.
 
     One that is missing counts as due: without a row nobody will ever deliver it.
     """
-    return counts["accepted"] + counts[MISSING] - counts["waiting"]
+    return rows(counts) + counts[MISSING] - counts["waiting"]
 
 
 def done(counts: Counter[str]) -> int:
     """Return how many of some messages have a fact, or were sent again."""
-    return counts["accepted"] - sum(counts[one] for one in NOT_DONE)
+    return rows(counts) - sum(counts[one] for one in NOT_DONE)
 
 
 def classes(document: Document) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
+from spark_tools.files.columns import ORIGINS
 from spark_tools.files.markup import Html, Part, element, joined, shown
 from spark_tools.page.figures import (
     MISSING,
@@ -16,6 +17,8 @@ from spark_tools.page.figures import (
     SETTLED,
     Times,
     classes,
+    origins_text,
+    rows,
     states,
     subjects,
     targets,
@@ -102,7 +105,9 @@ class _Page:
         self._document = document
         self._limits = limits
         self._states = states(document)
-        self._accepted = sum(group.accepted for group in document.groups)
+        self._rows = Counter[str]()
+        for group in document.groups:
+            self._rows.update(group.rows)
 
     def whole(self) -> str:
         document = self._document
@@ -167,13 +172,15 @@ class _Page:
         return joined(*boxes)
 
     def _clean_text(self) -> str:
-        if not self._accepted:
+        if not rows(self._rows):
             return (
                 f"There is nothing in the range: no message that was accepted is due in it. {_READ}"
             )
-        accepted = counted(self._accepted, "accepted message")
-        said = [f"Each of {accepted} has exactly one state, and none of them is lost or overdue."]
-        said.append(_READ)
+        origins = origins_text(self._rows)
+        said = [
+            f"Each message ({origins}) has exactly one state, and none of them is lost or overdue.",
+            _READ,
+        ]
         if waiting := self._states["waiting"]:
             said.append(f"{waiting:,} were not due by the watermark.")
         repaired = self._states["repaired"]
@@ -185,7 +192,7 @@ class _Page:
     def _figures(self) -> Html:
         found, document = self._states, self._document
         counts = [
-            ("accepted", self._accepted, ""),
+            *((name, self._rows[name], "") for name in ORIGINS),
             ("delivered", found["delivered"], ""),
             ("ended otherwise", sum(found[one] for one in SETTLED), ""),
             ("waiting", found["waiting"], ""),
@@ -360,7 +367,7 @@ class _Page:
             return None
         most = self._limits.subjects
         columns = [
-            ("accepted", ""),
+            *((name, "") for name in ORIGINS),
             ("delivered", ""),
             ("waiting", ""),
             ("overdue", "wrong"),

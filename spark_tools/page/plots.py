@@ -15,7 +15,7 @@ import numpy as np
 
 from spark_tools.files.markup import Html, element, joined, shown
 from spark_tools.judge.lateness import buckets_of, quantile_ms
-from spark_tools.page.figures import SETTLED, Times, done, due
+from spark_tools.page.figures import SETTLED, Times, done, due, origins_text, rows
 
 _PLOT_PX: Final = 210
 """Height of a plot."""
@@ -98,9 +98,9 @@ def legend(parts: Iterable[tuple[str, str]]) -> Html:
 
 
 def by_hour(found: Times) -> Html:
-    """Return the plot of accepted messages and their outcomes over time."""
+    """Return the plot of messages and their outcomes over time."""
     columns = found.columns
-    most = max((column.counts["accepted"] for column in columns), default=0)
+    most = max((rows(column.counts) for column in columns), default=0)
     top, ticks = _linear_ticks(most)
     slot = _WIDTH / max(len(columns), 1)
     shapes = [_grid(tick / top) for tick in ticks if tick]
@@ -109,8 +109,8 @@ def by_hour(found: Times) -> Html:
     totals: Counter[str] = Counter()
     for column in columns:
         totals.update(column.counts)
-    shapes.append(_outline([column.counts["accepted"] / top for column in columns], slot))
-    parts = [("edge fill-ink", f"accepted {totals['accepted']:,}")]
+    shapes.append(_outline([rows(column.counts) / top for column in columns], slot))
+    parts = [("edge fill-ink", origins_text(totals))]
     for fill, name, states in STACK:
         count = sum(totals[state] for state in states)
         if count or fill == "done":
@@ -128,7 +128,7 @@ def _bar(slot: float) -> float:
 
 def _stack(counts: Counter[str], left: float, slot: float, top: float, when: str) -> list[Html]:
     """Return the bar of a column; what is wrong is drawn last, so that it is seen."""
-    if not counts["accepted"]:
+    if not rows(counts):
         return []
     width = _bar(slot)
     left += (slot - width) / 2
@@ -143,7 +143,7 @@ def _stack(counts: Counter[str], left: float, slot: float, top: float, when: str
         seen = max(height, _LEAST_PX) if fill in _WRONG else height
         rect = element(
             "rect",
-            element("title", f"{when}: {name} {count:,} of {counts['accepted']:,}"),
+            element("title", f"{when}: {name} {count:,} of {rows(counts):,}"),
             x=_px(left),
             y=_px(max(_PLOT_PX - foot - seen, 0)),
             width=_px(width),

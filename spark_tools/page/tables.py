@@ -1,11 +1,12 @@
 """The tables of a page, and the words in them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from spark_tools.files.markup import Html, Part, element, shown
 from spark_tools.judge.account import STATES
-from spark_tools.page.figures import SETTLED, Name
+from spark_tools.page.figures import SETTLED, Name, origins_text
 from spark_tools.page.plots import NOTHING, count_text, ms_text
 from spark_tools.run.document import Example, Group
 
@@ -124,7 +125,7 @@ def identities(group: Group) -> list[list[Part]]:
         [
             shown(group.name),
             "rows by state",
-            f"{' + '.join(of_states) or '0'} = {group.accepted:,} accepted",
+            f"{' + '.join(of_states) or '0'} = {origins_text(Counter(group.rows))}",
         ],
         ["", "facts by class", f"{' + '.join(of_facts) or '0'} = {group.facts:,} facts"],
     ]

@@ -79,6 +79,8 @@ class Group(msgspec.Struct, kw_only=True):
     cluster: str
     group: str
     accepted: int
+    copies: int = 0
+    retries: int = 0
     bytes: int
     states: dict[str, int]
     facts: int
@@ -97,6 +99,11 @@ class Group(msgspec.Struct, kw_only=True):
     lateness_ms: Lateness
     by_subject: list[Row]
     by_target: list[Row]
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows by where they come from."""
+        return {"accepted": self.accepted, "copies": self.copies, "retries": self.retries}
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_tools.files.columns import ORIGINS
 from spark_tools.files.errors import OutputError
 from spark_tools.files.outputs import Output
 from spark_tools.files.times import minute_text, time_text
@@ -257,7 +258,7 @@ def _rows(
 def figures_of(totals: Counter[str], log: Mapping[str, int]) -> dict[str, Any]:
     """Return what was counted of a group. log: what else there is to be said of its message_log."""
     return {
-        "accepted": totals["accepted"],
+        **{name: totals[name] for name in ORIGINS},
         "bytes": totals["bytes"],
         "states": {name: totals[name] for name in STATES},
         "facts": totals["facts"],
@@ -311,7 +312,8 @@ def summary(result: Result) -> Sequence[tuple[str, str]]:
         totals = group.account.totals
         shown = ", ".join(f"{name} {totals[name]:,}" for name in STATES if totals[name])
         name = ".".join(group.plan.name)
-        lines.append((name, f"accepted {totals['accepted']:,}: {shown or 'nothing'}"))
+        rows = ", ".join(f"{one} {totals[one]:,}" for one in ORIGINS if totals[one])
+        lines.append((name, f"{rows or 'accepted 0'}: {shown or 'nothing'}"))
         if totals["facts"]:
             shown = ", ".join(f"{one} {totals[one]:,}" for one in FACT_CLASSES if totals[one])
             lines.append((name, f"facts {totals['facts']:,}: {shown}"))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark_tools.files.columns import Mask, ints
 from spark_tools.files.errors import DamagedInputError
 from spark_tools.files.roots import local_path
-from spark_tools.judge.message_log import ACCEPTED
+from spark_tools.judge.message_log import WITH_ROWS
 from spark_tools.judge.tasks import Node
 from spark_tools.judge.unfiled_tail import Unfiled
 from spark_tools.run.source_options import DAMAGE_COLUMN, About, OnDamage, ReadOptions
@@ -152,7 +152,7 @@ class _PartReading:
                 minutes = np.clip(minutes, part.start, part.end - 1)
             chosen &= (minutes >= options.from_minute) & (minutes < options.to_minute)
         if self._unfiled_rows is not None:
-            chosen &= _flags(pc.is_in(table.column("kind"), value_set=ACCEPTED))
+            chosen &= _flags(pc.is_in(table.column("kind"), value_set=WITH_ROWS))
             chosen &= self._unfiled_rows.has_row(ints(table, "sequence"), minutes)
         return chosen
 

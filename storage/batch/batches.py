@@ -66,7 +66,15 @@ DEAD_MINUTES = 1
 """Feature bit of a FACTS batch: some of its minutes stand for dead segments
 (storage/disk/spans.py).
 """
-_KNOWN_FEATURES: dict[int, int] = {RecordKind.FACTS: DEAD_MINUTES}
+COPIES = 2
+"""Feature bit of a MESSAGE or MOVE batch: its records are copies of older messages for one name
+each.
+"""
+_KNOWN_FEATURES: dict[int, int] = {
+    RecordKind.FACTS: DEAD_MINUTES,
+    RecordKind.MESSAGE: COPIES,
+    RecordKind.MOVE: COPIES,
+}
 """By record kind; no bit is known of the others."""
 _SEQUENCE_MAX = 2**63 - 1
 """What an i64 holds: the sequence behind the last record is written down too."""
@@ -105,6 +113,7 @@ class BatchHeader:
     which stands for the whole batch.
     """
 
+    features: int
     kind: RecordKind
     codec: Codec
     item_format: ItemFormat
@@ -236,7 +245,7 @@ def encode_batch(
         MAGIC, FORMAT_VERSION, HEADER_SIZE, features, kind, codec, known_format, *numbers
     )
     crc = zlib.crc32(prefix, seed)
-    header = _header_of(kind, codec, known_format, numbers, crc)
+    header = _header_of(kind, codec, known_format, numbers, features=features, crc=crc)
     return header, [prefix + _CRC.pack(crc), columns, *stored]
 
 
@@ -276,7 +285,13 @@ def decode_header(data: Bytes, *, seed: int, path: str, position: int) -> BatchH
 
 
 def _header_of(
-    kind: RecordKind, codec: Codec, item_format: ItemFormat, numbers: tuple[int, ...], crc: int
+    kind: RecordKind,
+    codec: Codec,
+    item_format: ItemFormat,
+    numbers: tuple[int, ...],
+    *,
+    features: int,
+    crc: int,
 ) -> BatchHeader:
     """Return a header; `numbers` are those between item format and header CRC, as on disk."""
     (
@@ -293,6 +308,7 @@ def _header_of(
         blob_crc,
     ) = numbers
     return BatchHeader(
+        features=features,
         kind=kind,
         codec=codec,
         item_format=item_format,
@@ -322,7 +338,7 @@ def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> Ba
     except ValueError:
         reason = f"batch of record kind {kind}, codec {codec}, item format {item_format}"
         raise _unsupported(path, position, f"{reason}, not all of them known") from None
-    header = _header_of(known[0], known[1], known[2], fields[7:18], fields[18])
+    header = _header_of(*known, fields[7:18], features=features, crc=fields[18])
     if header.base_sequence < 0 or header.next_sequence > _SEQUENCE_MAX:
         reason = f"batch of {header.count} records from {header.base_sequence} on"
         raise _damaged(path, position, reason)

@@ -41,12 +41,15 @@ class RecordKind(IntEnum):
     """message_log: an older message is replaced by the item in this record."""
     DEAD = 6
     """message_log: an older message was given up; carries its item."""
-    ROWS = 32
-    """schedule_log segment: messages filed under one span of minutes, or given up on one day."""
     FACTS = 33
     """message_log, and filed from there in the dispatch_log: what became of messages."""
     SEALS = 34
     """seals log: segments that are complete."""
+    ROWS = 35
+    """schedule_log segment: messages filed under one span of minutes, or given up on one day.
+
+    32 was such a row without its origin.
+    """
 
 
 _I8, _U8, _U4 = np.dtype("<i8"), np.dtype("<u8"), np.dtype("<u4")
@@ -73,7 +76,7 @@ LAYOUTS: Mapping[RecordKind, Layout] = {
         ("subject", _U2),
         ("reason", _U2),
     ),
-    RecordKind.ROWS: (("sequence", _I8), *_ITEM, ("subject", _U2)),
+    RecordKind.ROWS: (("sequence", _I8), *_ITEM, ("subject", _U2), ("origin", _U1)),
     RecordKind.FACTS: (
         ("sequence", _I8),
         ("at_ms", _I8),

@@ -75,6 +75,7 @@ def dead_rows_of(batch: LogBatch, subjects: SubjectTable) -> RowBlock:
         id_hash=arrays["id_hash"],
         size=np.array(sizes, np.uint32),
         subject=subjects.numbers(batch.columns.names)[arrays["subject"]],
+        origin=np.zeros(header.count, np.uint8),
         minute=np.full(header.count, minute, np.int64),
         blob=b"".join(parts),
     )

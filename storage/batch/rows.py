@@ -6,11 +6,14 @@ messages but the one place that cuts and joins their bytes (`RowBlock.take`).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from storage.batch.batches import COPIES, BatchHeader
+from storage.batch.columns import RecordKind
 from storage.batch.entries import SubjectTable
 from storage.disk.disk import Bytes
 from storage.disk.sorting import each_once
@@ -24,17 +27,35 @@ from storage.disk.spans import (
 
 Int64s = npt.NDArray[np.int64]
 
-ROW_COLUMNS_BYTES = 8 + 8 + 8 + 4 + 2
+ROW_COLUMNS_BYTES = 8 + 8 + 8 + 4 + 2 + 1
 """Bytes one row takes in the columns of a segment's batch."""
+
+
+class Origin(IntEnum):
+    """Where a row comes from; the numbers are on disk."""
+
+    ACCEPTED = 0
+    """A producer sent it. Rows of dead segments have this number too."""
+    COPY = 1
+    """It is the copy of a message for one of several names."""
+    RETRY = 2
+    """It takes the place of a message that a receiver put off, or of a dead letter."""
+
+
+def origin_of(header: BatchHeader) -> Origin:
+    """Return where the rows come from that a batch of the message_log makes."""
+    if header.features & COPIES:
+        return Origin.COPY
+    return Origin.RETRY if header.kind is RecordKind.MOVE else Origin.ACCEPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
     """Rows in ascending order of sequence; all arrays have the same length.
 
-    subject: numbers of the process's SubjectTable. minute: the filed minute, or what stands for a
-    dead segment. size: bytes of each
-    item; blob: the items one after another.
+    subject: numbers of the process's SubjectTable. origin: an Origin each. minute: the filed
+    minute, or what stands for a dead segment. size: bytes of each item; blob: the items one after
+    another.
     """
 
     sequence: Int64s
@@ -42,6 +63,7 @@ class RowBlock:
     id_hash: npt.NDArray[np.uint64]
     size: npt.NDArray[np.uint32]
     subject: npt.NDArray[np.uint32]
+    origin: npt.NDArray[np.uint8]
     minute: Int64s
     blob: Bytes
 
@@ -52,7 +74,7 @@ class RowBlock:
     @property
     def weight(self) -> int:
         """What the block weighs in memory, near enough."""
-        return len(self.blob) + 44 * len(self.sequence)
+        return len(self.blob) + 45 * len(self.sequence)
 
     def take(self, rows: npt.NDArray[np.intp]) -> "RowBlock":
         """Return the rows at these ascending positions."""
@@ -76,6 +98,7 @@ class RowBlock:
             id_hash=self.id_hash[rows],
             size=self.size[rows],
             subject=self.subject[rows],
+            origin=self.origin[rows],
             minute=self.minute[rows],
             blob=blob,
         )
@@ -226,6 +249,7 @@ def join_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
         id_hash=np.concatenate([block.id_hash for block in blocks]),
         size=np.concatenate([block.size for block in blocks]),
         subject=np.concatenate([block.subject for block in blocks]),
+        origin=np.concatenate([block.origin for block in blocks]),
         minute=np.concatenate([block.minute for block in blocks]),
         blob=b"".join([block.blob for block in blocks]),
     )

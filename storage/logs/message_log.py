@@ -54,7 +54,7 @@ class Draft:
     """One batch to be appended: everything but its place in the log.
 
     names, arrays: see columns.py; blob: the items in as many buffers as is convenient, their bytes
-    one after another; count: records.
+    one after another; count: records; features: bits of the batch header.
     """
 
     kind: RecordKind
@@ -62,6 +62,7 @@ class Draft:
     names: Sequence[bytes] = ()
     arrays: Mapping[str, Array] = field(default_factory=dict)
     blob: Sequence[Bytes] = ()
+    features: int = 0
 
     @property
     def blob_bytes(self) -> int:
@@ -630,6 +631,7 @@ def _encode(
             previous_crc=crc,
             columns=encode_columns(draft.kind, draft.names, draft.arrays),
             blob=draft.blob,
+            features=draft.features,
         )
         _, _, *items = parts
         blob = items[0] if len(items) == 1 else b"".join(items)

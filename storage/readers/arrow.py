@@ -17,7 +17,7 @@ fields are null, and `ArrowReader.bad_items` counts it.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -39,6 +39,7 @@ from storage.batch.item_formats import (
     qmq_fields,
     qmq_suspects,
 )
+from storage.batch.rows import Origin, origin_of
 from storage.batch.walk import FileBatch, walk_file
 from storage.disk.disk import Bytes, ReadableDisk
 from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
@@ -89,6 +90,7 @@ COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
     Kind.MESSAGE: {
         "sequence": pa.int64(),
         "kind": pa.string(),
+        "origin": pa.string(),
         "filed_minute": pa.int64(),
         "append_ms": pa.int64(),
         "epoch": pa.int64(),
@@ -101,6 +103,7 @@ COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
     },
     Kind.SCHEDULE: {
         "sequence": pa.int64(),
+        "origin": pa.string(),
         "filed_minute": pa.int64(),
         **_ITEM_COLUMNS,
         "segment": pa.string(),
@@ -134,10 +137,11 @@ COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
 
 filed_minute, old_minute: a filed minute, or what stands for a dead segment (storage/disk/spans.py);
 that of a row is always one of its segment, however wrong its due time; `kind` of a message:
-`message`, `epoch_start`, `floor`, `cancel`, `move` or `dead`; id_hash: the 64 bits, signed; record:
-sequence of the record of the message_log that states a fact, null of one that is filed; position:
-of the batch; attributes: those of the item, by name, read one item after another; payload: the
-whole item as its producer sent it.
+`message`, `epoch_start`, `floor`, `cancel`, `move` or `dead`; origin: `accepted`, `copy` or
+`retry` (storage/batch/rows.py), null of a record that makes no such row; id_hash: the 64 bits,
+signed; record: sequence of the record of the message_log that states a fact, null of one that is
+filed; position: of the batch; attributes: those of the item, by name, read one item after another;
+payload: the whole item as its producer sent it.
 """
 
 ON_DEMAND: frozenset[str] = frozenset({"attributes", "payload"})
@@ -160,14 +164,13 @@ _LOG_KINDS = {
 _FILED_KINDS = frozenset({RecordKind.MESSAGE, RecordKind.MOVE})
 
 
-def _outcome_name(number: int) -> str:
-    try:
-        return Outcome(number).name.lower()
-    except ValueError:
-        return f"unknown ({number})"
+def _names_of(numbers: type[IntEnum]) -> pa.Array:
+    """Return the name of each number of a byte."""
+    known = {one.value: one.name.lower() for one in numbers}
+    return pa.array([known.get(one, f"unknown ({one})") for one in range(256)], pa.string())
 
 
-_OUTCOMES = pa.array([_outcome_name(number) for number in range(256)], pa.string())
+_ORIGINS, _OUTCOMES = _names_of(Origin), _names_of(Outcome)
 
 
 def schema_of(kind: Kind, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -633,6 +636,15 @@ class _Table:
         texts = pa.array(list(_LOG_KINDS.values()), pa.string())
         return texts.take(pa.array(self._repeated(places)))
 
+    def origin_of_rows(self, _type: pa.DataType) -> pa.Array:
+        """Return where each row comes from: told by itself, or by the kind of its record."""
+        if "origin" in self._parts[0].arrays:
+            return _ORIGINS.take(pa.array(self._joined("origin")))
+        headers = [part.header for part in self._parts]
+        told = [origin_of(one) if one.kind in _FILED_KINDS else None for one in headers]
+        texts = _ORIGINS.take(pa.array(told, pa.int8()))
+        return texts.take(pa.array(self._repeated(np.arange(len(told)))))
+
     def outcome(self, _type: pa.DataType) -> pa.Array:
         """Return what became of each message."""
         return _OUTCOMES.take(pa.array(self._joined("outcome")))
@@ -729,6 +741,7 @@ class _Table:
 _MAKERS: dict[str, Callable[[_Table, pa.DataType], pa.Array]] = {
     "sequence": _Table.sequence,
     "kind": _Table.kind,
+    "origin": _Table.origin_of_rows,
     "outcome": _Table.outcome,
     "filed_minute": _Table.filed_minute,
     "subject": lambda table, _: table.names("subject"),

@@ -24,7 +24,7 @@ from storage.batch.dead_rows import dead_rows_of
 from storage.batch.entries import Entries, SubjectTable, no_entries
 from storage.batch.facts import KINDS_OF_LOG, FactBlock, facts_stated
 from storage.batch.number_set import Mask
-from storage.batch.rows import Int64s, RowBlock, filed_minutes, join_blocks
+from storage.batch.rows import Int64s, RowBlock, filed_minutes, join_blocks, origin_of
 from storage.disk.disk import Disk
 from storage.disk.errors import DataDirectoryError, StorageFullError, UnsupportedFormatError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_code
@@ -167,6 +167,7 @@ class ScheduleLog:
             id_hash=arrays["id_hash"],
             size=arrays["size"],
             subject=self.subjects.numbers(batch.columns.names)[arrays["subject"]],
+            origin=np.full(header.count, origin_of(header), np.uint8),
             # The batch's own floor: in replay the checkpoint's is that of later batches, and a row
             # must come to the minute in which it may lie already.
             minute=filed_minutes(arrays["due_ms"], header.floor_minute),

@@ -302,6 +302,7 @@ class SegmentBatch:
             id_hash=arrays["id_hash"],
             size=arrays["size"],
             subject=subjects.numbers(self.columns.names)[arrays["subject"]],
+            origin=arrays["origin"],
             minute=self.minutes(),
             blob=bytes(self.blob()),
         )
@@ -323,5 +324,6 @@ def _encode_rows(block: RowBlock, subjects: SubjectTable) -> bytes:
             "id_hash": block.id_hash,
             "size": block.size,
             "subject": subject,
+            "origin": block.origin,
         },
     )

@@ -47,7 +47,7 @@ _PREFIX = struct.Struct("<II")
 CHECKPOINT_BYTES_MAX = 256 * 1024 * 1024
 """A segment has 100 bytes in it, a retired file 60: this is room for two millions of them. A larger
 file is refused, unread."""
-CHECKPOINT_FORMAT = 3
+CHECKPOINT_FORMAT = 4
 """Raised with every change of batches in segments or filed facts, since a checkpoint is read before
 they are."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
-from storage.batch.batches import Damage
+from storage.batch.batches import COPIES, Damage
 from storage.batch.columns import KINDS_WITH_ITEMS
 from storage.batch.file_header import HEADER_SIZE_MAX, FileHeader, LogKind, decode_file_header
 from storage.batch.item_formats import qmq_message_id
@@ -131,6 +131,7 @@ def _dumped(part: FileBatch | Damage | Document) -> dict[str, object]:
         "epoch": header.epoch,
         "floor_minute": header.floor_minute,
         "append_ms": header.append_ms,
+        **({"copies": True} if header.features & COPIES else {}),
         "names": [name.decode(errors="backslashreplace") for name in columns.names],
         "columns": {name: array.tolist() for name, array in columns.arrays.items()},
     }

@@ -15,6 +15,8 @@ MINUTES = {"minute": 1, "hour": 60, "day": 1440}
 DEAD_FROM = 2**32 - 2**22
 """What stands for the first dead segment; beyond it nothing is of an accepted message."""
 
+_ORIGINS = {"accepted": "accepted", "copy": "copies", "retry": "retries"}
+
 
 @dataclass(slots=True)
 class Truth:
@@ -190,7 +192,7 @@ def truth(
             if not first <= record["filed_minute"] < after and not told:  # type: ignore[operator]
                 _name(found, "misfiled", row, None)
                 found.totals["misfiled_in_log"] += 1
-            if any(record[name] != row[name] for name in ("due_ms", "size", "id_hash")):
+            if any(record[name] != row[name] for name in ("due_ms", "size", "id_hash", "origin")):
                 _name(found, "altered", row, None)
                 found.totals["altered"] += 1
     for path, records in expected.items():
@@ -306,7 +308,7 @@ def _unit(
             state = "waiting"
         else:
             state = "lost" if final else "overdue"
-        marks = ["accepted", state]
+        marks = [_ORIGINS[str(row["origin"])], state]
         if state in {"lost", "overdue"}:
             _name(found, state, row, None)
         if state == "delivered":

@@ -12,12 +12,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from spark_tools.files.columns import ORIGINS
 from spark_tools.judge.account import FACT_CLASSES, STATES
 from spark_tools.run.plan import Source
+from storage.batch.batches import COPIES
 from storage.batch.columns import Array, RecordKind
 from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, Outcome
-from storage.batch.rows import RowBlock
+from storage.batch.rows import Origin, RowBlock
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
 from storage.logs.message_log import Draft, MessageLog
 from storage.readers.manifest import (
@@ -63,7 +65,7 @@ FAULTS = (
 NAMING = frozenset({Outcome.CANCELLED, Outcome.DEAD})
 """Told by records that name a message, where there is no target."""
 TOTALS = (
-    "accepted",
+    *ORIGINS,
     *STATES,
     "facts",
     *FACT_CLASSES,
@@ -90,6 +92,7 @@ class Message:
     subject: bytes
     id_hash: int
     body: bytes
+    origin: Origin = Origin.ACCEPTED
 
     @property
     def minute(self) -> int:
@@ -195,6 +198,7 @@ class Builder:
                         chance.choice(SUBJECTS),
                         chance.getrandbits(64),
                         bytes(chance.randrange(40)),
+                        Origin.COPY if len(self.batches) % 5 == 0 else Origin.ACCEPTED,
                     )
                 )
                 sequence += 1
@@ -222,6 +226,7 @@ class Builder:
                         replace(message, due_ms=message.due_ms + 1),
                         replace(message, id_hash=message.id_hash ^ 1),
                         replace(message, body=message.body + b"x"),
+                        replace(message, origin=Origin.RETRY),
                     ]
                 )
             self.rows[key].append(message)
@@ -478,6 +483,7 @@ class Builder:
                     id_hash=np.array([one.id_hash for one in part], np.uint64),
                     size=np.array([len(item) for item in items], np.uint32),
                     subject=table.numbers([one.subject for one in part]),
+                    origin=np.array([one.origin for one in part], np.uint8),
                     minute=np.zeros(len(part), np.int64),
                     blob=b"".join(items),
                 )
@@ -510,6 +516,7 @@ def _messages(batch: list[Message]) -> Draft:
             "subject": np.array([names.index(one.subject) for one in batch], np.uint16),
         },
         blob=items,
+        features=COPIES if batch[0].origin is Origin.COPY else 0,
     )
 
 

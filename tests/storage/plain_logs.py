@@ -29,11 +29,12 @@ _ARRAYS: dict[int, tuple[tuple[str, str], ...]] = {
         ("subject", "H"),
         ("reason", "H"),
     ),
-    32: (("sequence", "q"), *_ITEM_ARRAYS, ("subject", "H")),
     33: (("sequence", "q"), ("at_ms", "q"), ("minute", "I"), ("target", "H"), ("outcome", "B")),
+    35: (("sequence", "q"), *_ITEM_ARRAYS, ("subject", "H"), ("origin", "B")),
 }
 _KINDS = {1: "message", 2: "epoch_start", 3: "floor", 4: "cancel", 5: "move", 6: "dead"}
 _OUTCOMES = ("", "delivered", "known", "dead", "cancelled", "moved", "expired", "dropped")
+_ORIGINS = ("accepted", "copy", "retry")
 _SPANS = ("", "minute", "hour", "day", "dead")
 _DEAD_MINUTES_FROM = 2**32 - 2**22
 
@@ -129,7 +130,7 @@ def plain_facts(path: str, data: bytes, length: int) -> Iterator[Row]:
 def _of_batch(path: str, data: bytes, position: int) -> Iterator[Row]:
     start_minute, log_kind, span = struct.unpack_from("<IBB", data, 40)
     fields = _BATCH.unpack_from(data, position)
-    kind, codec, count, epoch, base, append_ms, floor = (*fields[4:6], *fields[7:12])
+    features, kind, codec, count, epoch, base, append_ms, floor = (*fields[3:6], *fields[7:12])
     columns_size, blob_size, raw_size = fields[13:16]
     place = position + 80
     names, place = _names(data, place)
@@ -169,10 +170,12 @@ def _of_batch(path: str, data: bytes, position: int) -> Iterator[Row]:
             row |= {"append_ms": append_ms, "floor_minute": floor}
             if kind in {1, 5}:
                 row["filed_minute"] = max(arrays["due_ms"][number] // 60_000, floor)
+                row["origin"] = "copy" if features & 2 else "accepted" if kind == 1 else "retry"
             elif kind == 6:
                 day = max(append_ms // 60_000, floor) // 1440
                 row["filed_minute"] = _DEAD_MINUTES_FROM + day
-        elif kind == 32:
+        elif kind == 35:
+            row["origin"] = _ORIGINS[arrays["origin"][number]]
             row |= {"segment": path.rpartition("/")[2], "start_minute": start_minute}
             row["span"] = _SPANS[span]
         elif kind == 33:

@@ -71,6 +71,7 @@ def rows_of(
         id_hash=np.full(len(dues), 2**63, np.uint64),
         size=np.array([len(item) for item in items], np.uint32),
         subject=table.numbers(names),
+        origin=np.zeros(len(dues), np.uint8),
         minute=np.maximum(due_ms // MINUTE_MS, floor_minute),
         blob=b"".join(items),
     )

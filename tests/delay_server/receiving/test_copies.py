@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,10 +18,16 @@ from delay_server.admin.explain import explain_subject
 from delay_server.filing.unfiled import UnfiledRecords
 from delay_server.receiving.copies import Copier, copies_of
 from delay_server.server import DelayServer, serve
+from spark_tools.run.local import local_engine
+from spark_tools.run.plan import Request, Source, make_plan
+from spark_tools.run.reconcile import reconcile
+from spark_tools.run.report import report
+from storage.batch.batches import COPIES
 from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import Outcome
 from storage.readers.item_reader import Items
+from storage.readers.manifest import read_manifest
 from tests.delay_server.admin.test_metrics import figures_of
 from tests.delay_server.receiving.test_receivers import peer_of
 from tests.delay_server.route_rig import RouteWorld, routed_config
@@ -131,6 +138,50 @@ async def test_what_one_name_does_the_other_does_not_see() -> None:
         assert await billing.done(billing.sequences[-1:]) == 0
         await until(lambda: not pending(server))
         assert len(shipping.delivered) == 3
+
+
+async def test_the_books_have_what_producers_sent_as_accepted_and_copies_and_retries_by_themselves(
+    tmp_path: Path,
+) -> None:
+    async with (
+        received_by("billing", "shipping") as (world, server),
+        receiver(world, "billing") as billing,
+        receiver(world, "shipping") as shipping,
+    ):
+        items = await send(world, 20)
+        # What a client of QMQ wants again it sends itself: an accepted message.
+        items += await send(world, 5, subject="%RETRY%orders%billing", name="own")
+        await until(lambda: (len(billing.delivered), len(shipping.delivered)) == (25, 20))
+        one, other, *_ = [one for _, one in billing.delivered]
+        later = later_item(one.item, world.now_ms + 2000)
+        await billing.settle(
+            [
+                Settled(one.sequence, Verdict.LATER, later),
+                Settled(other.sequence, Verdict.REFUSED, b"no"),
+            ]
+        )
+        await server.master.dead_letters.until_read()
+        await server.master.dead_letters.requeue(server.master.dead_letters.listed())
+        await until(lambda: len(billing.delivered) == 27)
+        for peer in (billing, shipping):
+            assert await peer.done(peer.sequences[2 * (peer is billing) :]) == 0
+        await until(lambda: not pending(server))
+    for path, data in world.disk.contents().items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    manifest = read_manifest(world.disk, now_ms=world.now_ms)
+    plan = make_plan([Source(manifest, str(tmp_path))], Request(grace_ms=0))
+    result = reconcile(plan, local_engine(1), lambda _: None)
+    assert (result.findings.total(), result.problems) == (0, [])
+    totals = result.groups[0].account.totals
+    assert (totals["accepted"], totals["copies"], totals["retries"]) == (len(items), 40, 2)
+    # Each original and what was put off has moved; what was refused is dead; the rest is delivered.
+    assert (totals["moved"], totals["dead"], totals["delivered"]) == (21, 1, 45)
+    by_subject = {row["subject"]: row for row in report(result)["groups"][0]["by_subject"]}
+    assert by_subject["%RETRY%orders%billing"]["accepted"] == 5
+    assert by_subject["%RETRY%orders%billing"]["copies"] == 20
+    assert by_subject["%RETRY%orders%billing"]["retries"] == 2
+    assert "accepted" not in by_subject["%RETRY%orders%shipping"]
 
 
 async def test_what_one_name_holds_is_taken_back_when_another_joins() -> None:
@@ -250,6 +301,7 @@ def test_whatever_part_of_a_commit_is_kept_the_message_is_there_or_all_copies_ar
     for number, draft in enumerate(drafts, 1):
         counts.update(draft.names[one] for one in draft.arrays["subject"].tolist())
         assert b"".join(draft.blob) == b"".join(items) * (draft.count // 3)
+        assert draft.features == COPIES
         is_settled = draft.kind is RecordKind.MOVE
         assert is_settled == (number == len(drafts))
         if is_settled:

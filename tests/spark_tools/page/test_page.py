@@ -140,7 +140,7 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
 def test_a_clean_run_says_so_and_what_that_means() -> None:
     said = words(made())
     assert "Clean" in said
-    assert "Each of 3 accepted messages has exactly one state" in said
+    assert "Each message (accepted 3) has exactly one state" in said
     assert "Not complete" not in said
     assert "≥" not in said
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spark_tools.files.columns import ORIGINS
 from spark_tools.files.errors import ReconcileError
 from spark_tools.files.times import minute_text
 from spark_tools.judge.account import FACT_CLASSES, STATES, TaskResult
@@ -30,6 +31,7 @@ from spark_tools.run.reconcile import Result, Task, Verdict, reconcile
 from spark_tools.run.report import encode_report, report
 from storage.batch.columns import RecordKind
 from storage.batch.facts import Outcome
+from storage.batch.rows import Origin
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.readers.manifest import Fault as ManifestFault
 from storage.readers.manifest import read_manifest
@@ -175,6 +177,21 @@ def test_a_row_that_two_records_settle_is_a_finding(
     assert result.verdict is (Verdict.FINDINGS if kind == "settled_twice" else Verdict.CLEAN)
 
 
+def test_a_copy_without_a_row_is_missing_and_is_no_accepted_message(tmp_path: Path) -> None:
+    builder = whole_builder()
+    [(key, rows)] = builder.rows.items()
+    copies = [one for one in builder.messages if one.origin is Origin.COPY]
+    lost = copies[0]
+    rows.remove(lost)
+    builder.filed[key] = [one for one in builder.filed[key] if one.sequence != lost.sequence]
+    result, findings = run([builder.build().written(tmp_path)])
+    assert findings["class"].to_pylist() == ["missing"]
+    assert findings["sequence"].to_pylist() == [lost.sequence]
+    totals = result.groups[0].account.totals
+    assert totals["accepted"] == len(builder.messages) - len(copies)
+    assert totals["copies"] == len(copies) - 1
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_alone_is_found(fault: str, tmp_path: Path) -> None:
     struck = 0
@@ -213,7 +230,7 @@ def test_what_a_node_leaves_at_any_moment_has_no_findings(
         assert result.verdict is Verdict.CLEAN, (result.findings, result.problems)
         totals = result.groups[0].account.totals
         before = {one for one in rig.memory.accepted if one < world.manifest.log_next_sequence}
-        assert totals["accepted"] == len(before)
+        assert totals["accepted"] + totals["retries"] == len(before)
         assert totals["missing"] == totals["unlogged"] == totals["misfiled_in_log"] == 0
 
 
@@ -482,7 +499,8 @@ def test_the_order_of_tasks_changes_nothing(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "book"),
     [
-        *((name, "rows by state") for name in ("accepted", *STATES)),
+        *((name, "rows by state") for name in ("rows", *STATES)),
+        *((name, "rows by origin") for name in ("rows", *ORIGINS)),
         *((name, f"{name} by hour") for name in ("early", "sent_past_due", "misfiled", "bytes")),
         ("missing total", "missing by hour"),
         ("early", "lateness, early and sent past due"),
@@ -529,7 +547,7 @@ def test_the_watermark_is_that_of_the_oldest_manifest(tmp_path: Path) -> None:
         assert both.plan.watermark_ms == T0 * MINUTE_MS - REQUEST.grace_ms
         assert (both.verdict, len(both.groups)) == (Verdict.CLEAN, 2)
         for one in both.groups:
-            assert one.account.totals["waiting"] == one.account.totals["accepted"] > 0
+            assert one.account.totals["waiting"] == one.account.totals["rows"] > 0
     alone, _ = run(found[1:])
     totals = alone.groups[0].account.totals
-    assert alone.findings["overdue"] == totals["overdue"] == totals["accepted"]
+    assert alone.findings["overdue"] == totals["overdue"] == totals["rows"]

@@ -121,6 +121,7 @@ def test_a_block_with_more_subjects_than_an_index_can_tell_apart_is_cut() -> Non
         id_hash=np.zeros(70_000, np.uint64),
         size=np.full(70_000, len(one.blob), np.uint32),
         subject=numbers,
+        origin=np.zeros(70_000, np.uint8),
         minute=np.zeros(70_000, np.int64),
         blob=bytes(one.blob) * 70_000,
     )

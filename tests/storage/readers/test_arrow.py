@@ -414,6 +414,7 @@ def hostile_block(items: list[bytes], subjects: list[bytes], table: SubjectTable
         id_hash=np.full(count, 2**64 - 1, np.uint64),
         size=np.array([len(item) for item in items], np.uint32),
         subject=table.numbers(subjects),
+        origin=np.zeros(count, np.uint8),
         minute=np.full(count, KEY.start, np.int64),
         blob=b"".join(items),
     )

@@ -182,7 +182,7 @@ def holding(text: bytes) -> SimDisk:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda manifest: manifest.update(format=4),
+        lambda manifest: manifest.update(format=5),
         lambda manifest: manifest.update(something_new=1),
         lambda manifest: manifest["segments"][0].append(7),
         lambda manifest: manifest["retired"].append(["a", 1, 2]),
@@ -206,7 +206,7 @@ def test_a_dead_segment_is_read_as_any_other() -> None:
     assert found.segments[0].key.path == "schedule_log/20241004T0000Z.dead"
 
 
-@pytest.mark.parametrize("format_", [1, 2])
+@pytest.mark.parametrize("format_", [1, 2, 3])
 def test_a_manifest_of_an_older_format_is_refused_whatever_it_has(format_: int) -> None:
     older = rewritten(lambda manifest: manifest.update(format=format_, fact_number=7))
     with pytest.raises(
@@ -217,7 +217,7 @@ def test_a_manifest_of_an_older_format_is_refused_whatever_it_has(format_: int) 
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b'{"format":3,"quarantined":["\xff"]}'],
+    [b"", b"{", b'{"format":4,"quarantined":["\xff"]}'],
     ids=["nothing", "a beginning", "no UTF-8"],
 )
 def test_a_manifest_that_is_no_json_is_damage(text: bytes) -> None:
