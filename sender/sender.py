@@ -399,11 +399,13 @@ class Sender:
         self._history.note_doubt(batch.entries)
         self.retry(batch, avoid=avoid)
 
-    def unsettled(self, batch: Batch, *, group: str) -> None:
-        """Try entries again that a receiver left with, unless enough have."""
+    def unsettled(self, batch: Batch, *, group: str, tries_max: int) -> None:
+        """Try entries again that a receiver left with, unless `tries_max` have."""
         if self.gives_up:
             now_ms = self._clock.now_ms()
-            batch = self._history.give_up_unsettled(batch, group=group, at_ms=now_ms)
+            batch = self._history.give_up_unsettled(
+                batch, group=group, at_ms=now_ms, tries_max=tries_max
+            )
         self.doubtful(batch, avoid=NOBODY)
 
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:

@@ -9,6 +9,7 @@ from delay_protocol.basics.codes import CommandCode
 from delay_protocol.messages.items import Item, decode_item, encode_item
 from delay_protocol.receivers.attaching import (
     CREDIT_BYTES_MIN,
+    UNSETTLED_TRIES,
     Attach,
     Attached,
     AttachReply,
@@ -101,11 +102,17 @@ class ReceiverPeer:
         instance: bytes = b"i" * 16,
         patterns: Sequence[str] = (),
         weight: int = 100,
+        unsettled_tries: int = UNSETTLED_TRIES,
         token: str = "",
     ) -> AttachReply:
         """Attach."""
         attach = Attach(
-            name=name, instance=instance, patterns=tuple(patterns), weight=weight, token=token
+            name=name,
+            instance=instance,
+            patterns=tuple(patterns),
+            weight=weight,
+            unsettled_tries=unsettled_tries,
+            token=token,
         )
         frame = await self.ask(CommandCode.ATTACH, encode_attach(attach))
         assert frame.code == 0, frame
@@ -116,9 +123,16 @@ class ReceiverPeer:
         body = encode_flow(Flow(items=items, bytes=size, reason=reason))
         await self._send(encode_one_way(CommandCode.FLOW, body))
 
-    async def begin(self, name: str, items: int = 100, *, patterns: Sequence[str] = ()) -> Attached:
+    async def begin(
+        self,
+        name: str,
+        items: int = 100,
+        *,
+        patterns: Sequence[str] = (),
+        unsettled_tries: int = UNSETTLED_TRIES,
+    ) -> Attached:
         """Attach, and take so many messages at a time."""
-        reply = await self.attach(name, patterns=patterns)
+        reply = await self.attach(name, patterns=patterns, unsettled_tries=unsettled_tries)
         assert isinstance(reply, Attached), reply
         await self.flow(items)
         return reply

@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.clock import ServerClock
@@ -231,7 +233,8 @@ class Attachment(Plug):
             now + self._config.answer_timeout_s,
             self._clock.asked_ms(),
         )
-        self._request(CommandCode.ATTACH, encode_attach(self._shared.attach))
+        attach = structs.replace(self._shared.attach, unsettled_tries=self.retry.unsettled_tries)
+        self._request(CommandCode.ATTACH, encode_attach(attach))
 
     def lost(self, reason: str, now: float) -> None:
         """Note that there is no connection: what came by it comes again, elsewhere."""

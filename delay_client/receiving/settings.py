@@ -12,6 +12,7 @@ from delay_protocol.receivers.attaching import (
     CREDIT_BYTES_MIN,
     CREDIT_ITEMS_MAX,
     FLOW_S,
+    UNSETTLED_TRIES,
 )
 from delay_protocol.receivers.delivering import SETTLE_ITEMS_MAX
 from delay_protocol.receivers.masters import Retries
@@ -36,6 +37,9 @@ class RetryPolicy:
     """The longest wait."""
     tries: int = 16
     """A message whose handler failed so often becomes a dead letter; 16 take about 4 hours."""
+    unsettled_tries: int = UNSETTLED_TRIES
+    """A message with which so many receivers ended, and had not settled it, becomes a dead letter.
+    It is told when a receiver connects, so `run(retry=…)` does not change it."""
     waits_s: tuple[float, ...] = ()
     """The wait after each try, in place of `base_s`, `factor` and `cap_s`: at most 64, of at most
     180 days. The last one is also that after further tries."""
@@ -48,7 +52,7 @@ class RetryPolicy:
         _check(
             self, base_s=(0, 1e9), factor=(1, 1e9), jitter=(0, 1), cap_s=(0, 1e9), tries=(1, 1e9)
         )
-        _check(self, first_level=(1, LEVELS_MAX))
+        _check(self, first_level=(1, LEVELS_MAX), unsettled_tries=(1, 1_000_000))
         if len(self.waits_s) > LEVELS_MAX:
             raise ValueError(f"waits_s has {len(self.waits_s)} waits: give at most {LEVELS_MAX}")
         for at, wait_s in enumerate(self.waits_s):
@@ -78,6 +82,8 @@ class RetryPolicy:
             policy = replace(policy, waits_s=tuple(ms / 1000 for ms in parse_levels(retries.waits)))
         if retries.tries is not None:
             policy = replace(policy, tries=retries.tries)
+        if retries.unsettled_tries is not None:
+            policy = replace(policy, unsettled_tries=retries.unsettled_tries)
         return None if retries == Retries() else policy
 
     def by_levels(self, levels_ms: Sequence[int]) -> Self:

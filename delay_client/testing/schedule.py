@@ -38,7 +38,7 @@ from delay_protocol.messages.changes import Change, ChangeReply, ChangeResult, C
 from delay_protocol.messages.items import FLAG_DELAY, decode_item, item_subject
 from delay_protocol.messages.origin import TIMES_KEY, count_of, first_due_ms
 from delay_protocol.messages.repeats import is_repeat
-from delay_protocol.receivers.attaching import ALONE_AFTER, UNSETTLED_REASON, UNSETTLED_TRIES
+from delay_protocol.receivers.attaching import ALONE_AFTER, UNSETTLED_REASON
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")
@@ -344,7 +344,7 @@ class Schedule:
         for sequence in taker.unsettled:
             message = self.unsettled.pop(sequence)
             message.unsettled += 1
-            if message.unsettled < UNSETTLED_TRIES:
+            if message.unsettled < taker.retry.unsettled_tries:
                 self._insert(message)
             else:
                 message.reason = UNSETTLED_REASON

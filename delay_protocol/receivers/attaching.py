@@ -23,7 +23,7 @@ import msgspec
 
 from delay_protocol.nodes.packed import pack, unpack
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX, Name
-from delay_protocol.receivers.masters import PATTERNS_MAX, REGISTER_BYTES_MAX, Pattern
+from delay_protocol.receivers.masters import PATTERNS_MAX, REGISTER_BYTES_MAX, Pattern, Tries
 
 ATTACH_BYTES_MAX: Final = REGISTER_BYTES_MAX
 """Bytes of any body here; a larger one is refused unread. It has the patterns of a registration."""
@@ -42,7 +42,7 @@ INSTANCE_BYTES: Final = 16
 ALONE_AFTER: Final = 2
 """Receivers that had a message and left without a verdict, after which it goes out alone."""
 UNSETTLED_TRIES: Final = 8
-"""The same after which it is a dead letter, unless the server's settings say otherwise."""
+"""The same after which it is a dead letter, unless an ATTACH says otherwise."""
 UNSETTLED_REASON: Final = "a receiver ended, or lost its connection, and had not settled it"
 """Why it is one."""
 
@@ -58,6 +58,8 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """It gets only subjects that these take; none: all that is routed to its name."""
     weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     """Its share against others of its name, while all have credit."""
+    unsettled_tries: Tries = UNSETTLED_TRIES
+    """A message with which so many receivers ended is a dead letter once this one ends with it."""
     token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     """A receiver's token, where the cluster has a secret."""
 

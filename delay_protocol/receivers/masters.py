@@ -76,6 +76,8 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Delays after each try, as a table of levels has them, such as `10s 30s 1m`."""
     first_level: Level | None = None
     """In their place: the level of the first wait, of the table that `/meta/address` tells."""
+    unsettled_tries: Tries | None = None
+    """Receivers that end with a message before it is a dead letter."""
 
 
 class ReceiverRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"):

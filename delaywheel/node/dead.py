@@ -65,8 +65,8 @@ def dead() -> None:
     """List, requeue and drop dead letters: messages that were refused for good.
 
     A message becomes a dead letter after sender.dead_letter_tries refusals of brokers, when a
-    receiver refuses it, or when sender.unsettled_tries receivers ended with it. It stays until it
-    is requeued, which sends it once more under the same id, or dropped.
+    receiver refuses it, or when as many receivers ended with it as their policy says (8). It stays
+    until it is requeued, which sends it once more under the same id, or dropped.
 
     With --meta the masters of all delay groups are asked, and a dead letter is named by its delay
     group and its sequence, such as d1/184467. A group that has no master or does not answer is

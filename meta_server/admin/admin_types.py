@@ -205,6 +205,8 @@ class ReceiverSet(Request, frozen=True, kw_only=True):
     """Delays after each try, such as `10s 30s 1m`; empty: as each receiver says."""
     first_level: Level | None = None
     """In their place: the level of the first wait, by the table of `delay.levels`."""
+    unsettled_tries: Tries | None = None
+    """Receivers that end with a message before it is a dead letter; null: as each receiver says."""
 
 
 class RouteExtension(Request, frozen=True, kw_only=True):

@@ -406,6 +406,7 @@ def set_receiver(
         tries=wanted.tries,
         waits=wanted.waits,
         first_level=wanted.first_level,
+        unsettled_tries=wanted.unsettled_tries,
     )
     if changed == known:
         return Planned()

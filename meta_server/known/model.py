@@ -224,6 +224,8 @@ class Receiver(Versioned, frozen=True, kw_only=True, gc=False):
     Empty: as each receiver says."""
     first_level: Level | None = None
     """In their place: the level of the first wait, by the table of `delay.levels`."""
+    unsettled_tries: Tries | None = None
+    """Receivers that end with a message before it is a dead letter; null: as each receiver says."""
     updated_ms: int = msgspec.field(name="since_ms", default=0)
     """When this row was changed last."""
 

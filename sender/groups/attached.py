@@ -346,7 +346,8 @@ class AttachedGroup:
         _log.info("a receiver is gone", group=self.name, peer=member.connection.peer, reason=reason)
         for batch in self._take(member, list(member.unsettled))[0]:
             self._counts.possible_duplicates += len(batch)
-            self._owner.unsettled(batch, group=self.name)
+            tries_max = member.attach.unsettled_tries
+            self._owner.unsettled(batch, group=self.name, tries_max=tries_max)
         if not self._members:
             self._nobody_since_ms = self._shared.clock.now_ms()
             self.give_back()

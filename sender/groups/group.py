@@ -64,8 +64,8 @@ class GroupOwner(Settlement, Protocol):
     may_send: Callable[[], bool]
     """Says whether a request may be sent at this moment; if not, the group is woken later."""
 
-    def unsettled(self, batch: Batch, *, group: str) -> None:
-        """Take entries that a receiver left with, to be tried again or given up."""
+    def unsettled(self, batch: Batch, *, group: str, tries_max: int) -> None:
+        """Take entries that a receiver left with, to be tried again, or given up after so many."""
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that were queued for a group and not sent."""

@@ -54,13 +54,12 @@ class OnDead(Protocol):
 class Refusals:
     """The items that were refused for good and not given up yet.
 
-    An item is given up when it was refused `tries_max` times and, where its lane has several
-    groups, by two of them at least; or twice as often by one, since the others may be gone.
+    An item is given up when it was refused `tries_max` times (see `note`) and, where its lane has
+    several groups, by two of them at least; or twice as often by one, since the others may be gone.
     """
 
-    def __init__(self, *, tries_max: int, tracked_max: int = _TRACKED_MAX) -> None:
+    def __init__(self, *, tracked_max: int = _TRACKED_MAX) -> None:
         """Beyond `tracked_max` items at a time nothing is noted: they are tried on."""
-        self._tries_max = tries_max
         self._tracked_max = tracked_max
         self._last: dict[int, Refusal] = {}
 
@@ -74,6 +73,7 @@ class Refusals:
         *,
         group: str,
         at_ms: int,
+        tries_max: int,
         has_others: bool,
         said: str = "",
     ) -> tuple[Mask, list[Refusal]]:
@@ -94,7 +94,7 @@ class Refusals:
             if found is None:
                 number = 1 if earlier is None else earlier.number + 1
                 refusal = Refusal(group, code, at_ms, number, earlier, said)
-                found = refusal, self._is_enough(refusal, has_others=has_others)
+                found = refusal, _is_enough(refusal, tries_max, has_others=has_others)
                 made[id(earlier), code] = found
             refusal, is_enough = found
             if is_enough:
@@ -106,13 +106,6 @@ class Refusals:
         given_up = np.zeros(len(batch), np.bool_)
         given_up[places] = True
         return given_up, refusals
-
-    def _is_enough(self, refusal: Refusal, *, has_others: bool) -> bool:
-        if refusal.number < self._tries_max:
-            return False
-        if not has_others or refusal.number >= 2 * self._tries_max:
-            return True
-        return any(one.group != refusal.group for one in refusal.all())
 
     def noted(self, entries: Entries, times: int) -> Mask | None:
         """Return which entries were refused so often, or oftener; None if nothing is noted."""
@@ -126,3 +119,11 @@ class Refusals:
         if self._last:
             for sequence in self._last.keys() & set(entries["sequence"].tolist()):
                 del self._last[sequence]
+
+
+def _is_enough(refusal: Refusal, tries_max: int, *, has_others: bool) -> bool:
+    if refusal.number < tries_max:
+        return False
+    if not has_others or refusal.number >= 2 * tries_max:
+        return True
+    return any(one.group != refusal.group for one in refusal.all())

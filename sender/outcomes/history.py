@@ -31,8 +31,9 @@ class History:
 
     def __init__(self, *, config: SenderConfig, on_dead: OnDead) -> None:
         """Hand what is given up to `on_dead`."""
-        self._refusals = Refusals(tries_max=config.dead_letter_tries)
-        self.left_with = Refusals(tries_max=config.unsettled_tries)
+        self._refusals = Refusals()
+        self._tries_max = config.dead_letter_tries
+        self.left_with = Refusals()
         """Entries that receivers left with and had not settled."""
         self._doubts = Doubts()
         self._on_dead = on_dead
@@ -74,15 +75,21 @@ class History:
     ) -> Batch:
         """Hand on what was refused for good often enough; return the rest, which may be empty."""
         given_up, refusals = self._refusals.note(
-            batch, codes, group=group, at_ms=at_ms, has_others=has_others
+            batch, codes, group=group, at_ms=at_ms, tries_max=self._tries_max, has_others=has_others
         )
         return self._hand_on(batch, given_up, refusals)
 
-    def give_up_unsettled(self, batch: Batch, *, group: str, at_ms: int) -> Batch:
-        """Hand on what enough receivers left with, now one more; return the rest."""
+    def give_up_unsettled(self, batch: Batch, *, group: str, at_ms: int, tries_max: int) -> Batch:
+        """Hand on what `tries_max` receivers left with, now one more; return the rest."""
         codes = np.full(len(batch), ItemCode.BLOCK, np.int32)
         given_up, refusals = self.left_with.note(
-            batch, codes, group=group, at_ms=at_ms, has_others=False, said=UNSETTLED_REASON
+            batch,
+            codes,
+            group=group,
+            at_ms=at_ms,
+            tries_max=tries_max,
+            has_others=False,
+            said=UNSETTLED_REASON,
         )
         return self._hand_on(batch, given_up, refusals)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from delay_protocol.nodes.controls import WEIGHT_MAX, WEIGHT_MIN
-from delay_protocol.receivers.attaching import UNSETTLED_TRIES
 from delay_transport.seams.constants import constant
 from sender.settings.errors import SettingError
 
@@ -124,10 +123,6 @@ class SenderConfig:
     """How often brokers refuse an item for good (its subject is illegal or not served, or the item
     is blocked) before it becomes a dead letter; by two groups at least, where it has several, or
     twice as often by one."""
-
-    unsettled_tries: int = UNSETTLED_TRIES
-    """Number of receivers that end, or lose their connection, with a message they had not settled,
-    before it becomes a dead letter: it may be what ends them."""
 
     reconnect_base_s: float = constant(0.1)
     """Wait before a group that failed is tried again: the time for which its circuit is open.

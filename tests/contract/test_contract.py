@@ -38,7 +38,7 @@ from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_client.receiving import attachment
 from delay_protocol.messages.items import decode_item, encode_item
-from delay_protocol.receivers.attaching import UNSETTLED_REASON, UNSETTLED_TRIES
+from delay_protocol.receivers.attaching import UNSETTLED_REASON
 from tests.contract.worlds import CONNECTING, FakeWorld, World, real_world, running
 
 NUMBERS = count(1)
@@ -676,11 +676,12 @@ def test_what_ends_its_receivers_is_a_dead_letter_and_the_others_are_each_handle
         async with world.client() as client:
             for body in ("a", "poison", "b", "c"):
                 await client.send(name, body, delay=0, message_id=f"{name}-{body}")
-        for _ in range(UNSETTLED_TRIES):
+        await world.subscribe(name, name, tries=16, waits="1s", unsettled_tries=5)
+        for _ in range(5):
             await live()
         reasons = await world.refused(name, 1)
         assert reasons == {f"{name}-poison": UNSETTLED_REASON}
-        assert here[2:] == [1] * (UNSETTLED_TRIES - 2), "it came alone"
+        assert here[2:] == [1] * 3, "it came alone"
         got: list[ReceivedMessage] = []
         async with running(world.receiver(name, [name]), got):
             await world.until(lambda: {*done, *bodies(got)} == {"a", "b", "c"})

@@ -51,7 +51,9 @@ class World(Protocol):
     ) -> Receiver:
         """Return a receiver."""
 
-    async def subscribe(self, name: str, pattern: str, *, tries: int, waits: str) -> None:
+    async def subscribe(
+        self, name: str, pattern: str, *, tries: int, waits: str, unsettled_tries: int = 8
+    ) -> None:
         """Set the subjects of a name, and its retries, as an operator does."""
 
     async def advance(self, units: float) -> None:
@@ -86,8 +88,14 @@ class FakeWorld:
     ) -> Receiver:
         return self.cluster.receiver(name, subjects=subjects, config=config)
 
-    async def subscribe(self, name: str, pattern: str, *, tries: int, waits: str) -> None:
-        retry = RetryPolicy(tries=tries, waits_s=tuple(ms / 1000 for ms in parse_levels(waits)))
+    async def subscribe(
+        self, name: str, pattern: str, *, tries: int, waits: str, unsettled_tries: int = 8
+    ) -> None:
+        retry = RetryPolicy(
+            tries=tries,
+            waits_s=tuple(ms / 1000 for ms in parse_levels(waits)),
+            unsettled_tries=unsettled_tries,
+        )
         self.cluster.subscribe(name, pattern, retry=retry)
 
     async def advance(self, units: float) -> None:
@@ -123,8 +131,15 @@ class RealWorld:
         config = config or ReceiverConfig(connecting=CONNECTING)
         return Receiver(name, subjects=subjects, meta=self._meta.http, config=config)
 
-    async def subscribe(self, name: str, pattern: str, *, tries: int, waits: str) -> None:
-        fields = (f"patterns={pattern}", f"tries={tries}", f"waits={waits}")
+    async def subscribe(
+        self, name: str, pattern: str, *, tries: int, waits: str, unsettled_tries: int = 8
+    ) -> None:
+        fields = (
+            f"patterns={pattern}",
+            f"tries={tries}",
+            f"waits={waits}",
+            f"unsettled_tries={unsettled_tries}",
+        )
         words = ("admin", "--meta", self._meta.http, "set", "receiver", name, *fields)
         await anyio.to_thread.run_sync(delaywheel, *words)
 

@@ -182,10 +182,10 @@ async def test_what_brokers_did_not_take_does_not_count() -> None:
 
 async def test_operators_set_how_many_receivers_it_may_end() -> None:
     world = World()
-    async with serving(world, sender=SenderConfig(unsettled_tries=3)) as server:
+    async with serving(world) as server:
         await world.keep(make_item("m", world.now_ms))
         for _ in range(3):
-            async with attached_to(world) as peer:
+            async with attached_to(world, unsettled_tries=3) as peer:
                 await until(peer.delivered.__len__)
         await until(lambda: pending(server) == 0)
         assert set(await letters_of(server)) == {"m"}

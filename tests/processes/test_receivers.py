@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from delay_client import BlockingClient, OutgoingMessage, Receipt, ReceiverConfig
-from delay_protocol.receivers.attaching import UNSETTLED_REASON
+from delay_protocol.receivers.attaching import UNSETTLED_REASON, UNSETTLED_TRIES
 from tests.processes.real_processes import (
     ROOT,
     RecordingBroker,
@@ -230,10 +230,7 @@ def test_a_message_that_kills_its_receivers_is_a_dead_letter_and_the_others_are_
         (tmp_path / name).mkdir()
     with contextlib.ExitStack() as stack:
         meta = stack.enter_context(meta_server(tmp_path / "meta" / "data")).wait_ready()
-        options = (
-            *("--meta", meta.http, "--set", "sender.retry_base_s=0.01"),
-            *("--set", "sender.unsettled_tries=4"),
-        )
+        options = ("--meta", meta.http, "--set", "sender.retry_base_s=0.01")
         node = stack.enter_context(server(tmp_path / "d" / "data", options=options)).wait_ready()
         some = stack.enter_context(receivers(meta, tmp_path))
         client = stack.enter_context(BlockingClient(meta=meta.http, app_code="shop"))
@@ -241,7 +238,7 @@ def test_a_message_that_kills_its_receivers_is_a_dead_letter_and_the_others_are_
         bodies.insert(20, "kill")
         outcomes = list(client.send_many(OutgoingMessage("r.1", body, 0) for body in bodies))
         ids = [outcome.message_id for outcome in outcomes if isinstance(outcome, Receipt)]
-        for number in range(4):
+        for number in range(UNSETTLED_TRIES):
             some.start()
             assert some.processes[number].wait(60) == -signal.SIGKILL
         some.start()
@@ -251,10 +248,10 @@ def test_a_message_that_kills_its_receivers_is_a_dead_letter_and_the_others_are_
         (letter,) = json.loads(body)["items"]
         code, body = node.get(f"/dead/{letter['sequence']}")
         letter = json.loads(body)
-        assert (code, letter["attempt"], letter["app_code"]) == (200, 4, "shop")
+        assert (code, letter["attempt"], letter["app_code"]) == (200, UNSETTLED_TRIES, "shop")
         assert letter["first_due_ms"] == letter["due_ms"]
         assert letter["refusals"][-1]["said"] == UNSETTLED_REASON
-        some.stop(4)
+        some.stop(UNSETTLED_TRIES)
 
 
 @pytest.mark.long

@@ -1127,7 +1127,7 @@ SERVER = {
             swap(
                 "AttachedGroup.release",
                 "self._owner.give_back(...)",
-                "self._owner.unsettled(batch, group=self.name)",
+                "self._owner.unsettled(batch, group=self.name, tries_max=8)",
             ),
             scenario=told.RECEIVERS,
             seed=1,

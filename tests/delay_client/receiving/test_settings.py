@@ -115,6 +115,7 @@ def test_waits_double_up_to_the_cap() -> None:
     [
         (Retries(), None),
         (Retries(tries=3), RetryPolicy(tries=3)),
+        (Retries(unsettled_tries=5), RetryPolicy(unsettled_tries=5)),
         (Retries(waits="10s 1m"), RetryPolicy(waits_s=(10, 60))),
         (Retries(tries=5, first_level=2), RetryPolicy.levels(2, tries=5)),
     ],

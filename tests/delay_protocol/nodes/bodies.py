@@ -107,6 +107,7 @@ ATTACH = attaching.Attach(
     instance=bytes(range(attaching.INSTANCE_BYTES)),
     patterns=("orders.*",),
     weight=7,
+    unsettled_tries=5,
     token="t",  # noqa: S106 (an example)
 )
 ATTACHED = attaching.Attached(group="g1", epoch=4, lease_s=30, now_ms=1_700_000_000_000)

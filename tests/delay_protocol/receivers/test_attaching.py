@@ -8,7 +8,7 @@ from tests.delay_protocol.nodes.bodies import ATTACH, BODIES, FLOW, said
 
 
 def test_what_is_left_out_is_as_usual() -> None:
-    body = said(ATTACH, patterns=..., weight=..., token=...)
+    body = said(ATTACH, patterns=..., weight=..., unsettled_tries=..., token=...)
     assert attaching.decode_attach(body) == attaching.Attach(name="r", instance=ATTACH.instance)
     assert attaching.decode_attach_reply(
         said(BODIES["not attached"].example, is_final=...)

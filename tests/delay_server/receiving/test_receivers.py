@@ -14,6 +14,7 @@ from delay_protocol.nodes.controls import Controls, SubjectControl
 from delay_protocol.receivers.attaching import (
     CREDIT_ITEMS_MAX,
     LEASE_S,
+    UNSETTLED_TRIES,
     Attach,
     Attached,
     AttachRefused,
@@ -64,10 +65,12 @@ async def peer_of(world: World) -> AsyncIterator[ReceiverPeer]:
 
 
 @asynccontextmanager
-async def attached_to(world: World, *, items: int = 100) -> AsyncIterator[ReceiverPeer]:
+async def attached_to(
+    world: World, *, items: int = 100, unsettled_tries: int = UNSETTLED_TRIES
+) -> AsyncIterator[ReceiverPeer]:
     """Connect a receiver and attach it; it takes so many messages at a time."""
     async with peer_of(world) as peer:
-        await peer.begin(NAME, items)
+        await peer.begin(NAME, items, unsettled_tries=unsettled_tries)
         yield peer
 
 

@@ -21,6 +21,7 @@ ROW = {
     "tries": 16,
     "waits": "10s 1m",
     "first_level": None,
+    "unsettled_tries": 5,
     "entered": True,
     "since_ms": 1,
     "connected": 3,

@@ -311,10 +311,13 @@ async def test_a_receiver_is_told_how_an_operator_wants_its_messages_tried(
     assert told.retries == masters.Retries()
     async with asking(lambda: registered(receiver, "a", told=told.version)) as news:
         await trio.sleep(1)
-        await operator.put("receiver", "mail", patterns=["a"], tries=16, waits="10s 1m")
-    assert news[0].retries == masters.Retries(tries=16, waits="10s 1m")
+        await operator.put(
+            "receiver", "mail", patterns=["a"], tries=16, waits="10s 1m", unsettled_tries=5
+        )
+    assert news[0].retries == masters.Retries(tries=16, waits="10s 1m", unsettled_tries=5)
     for wrong, field in (
         ({"tries": 0}, "tries"),
+        ({"unsettled_tries": 0}, "unsettled_tries"),
         ({"waits": "1y"}, "waits"),
         ({"waits": "365d"}, "waits"),
         ({"first_level": 0}, "first_level"),

@@ -17,33 +17,41 @@ FAST = replace(QUICK, refused_base_s=0.1, refused_max_s=1.0)
 
 
 def note(
-    refusals: Refusals, sequences: list[int], group: str, *, has_others: bool = False, code: int = 3
+    refusals: Refusals,
+    sequences: list[int],
+    group: str,
+    *,
+    tries_max: int = 2,
+    has_others: bool = False,
+    code: int = 3,
 ) -> list[int]:
     """Note a refusal of these; return those that are given up."""
     entries = np.zeros(len(sequences), ENTRY)
     entries["sequence"] = sequences
     codes = np.full(len(sequences), code, np.int32)
     batch = joined([first_try(entries)])
-    given_up, last = refusals.note(batch, codes, group=group, at_ms=1, has_others=has_others)
+    given_up, last = refusals.note(
+        batch, codes, group=group, at_ms=1, tries_max=tries_max, has_others=has_others
+    )
     found = [sequence for sequence, is_dead in zip(sequences, given_up, strict=True) if is_dead]
     assert len(last) == len(found)
     return found
 
 
 def test_what_was_refused_together_shares_what_is_kept_of_it() -> None:
-    refusals = Refusals(tries_max=2, tracked_max=100)
+    refusals = Refusals(tracked_max=100)
     entries = np.zeros(4, ENTRY)
     entries["sequence"] = range(4)
     batch, codes = joined([first_try(entries)]), np.array([3, 3, 5, 3], np.int32)
-    refusals.note(batch, codes, group="g", at_ms=1, has_others=False)
-    given_up, last = refusals.note(batch, codes, group="g", at_ms=1, has_others=False)
+    refusals.note(batch, codes, group="g", at_ms=1, tries_max=2, has_others=False)
+    given_up, last = refusals.note(batch, codes, group="g", at_ms=1, tries_max=2, has_others=False)
     assert given_up.all()
     assert last[0] is last[1] is last[3]
     assert [(one.code, one.earlier and one.earlier.code) for one in last[1:3]] == [(3, 3), (5, 5)]
 
 
 def test_what_was_taken_meanwhile_begins_anew() -> None:
-    refusals = Refusals(tries_max=2, tracked_max=100)
+    refusals = Refusals(tracked_max=100)
     note(refusals, [1], "g")
     entries = np.zeros(1, ENTRY)
     entries["sequence"] = 1
@@ -63,12 +71,12 @@ def test_what_was_taken_meanwhile_begins_anew() -> None:
 def test_never_is_more_known_than_may_be_and_none_is_given_up_too_soon(
     rounds: list[tuple[list[int], str]], tries_max: int, tracked_max: int
 ) -> None:
-    refusals = Refusals(tries_max=tries_max, tracked_max=tracked_max)
+    refusals = Refusals(tracked_max=tracked_max)
     seen: dict[int, int] = {}
     for sequences, group in rounds:
         for sequence in sequences:
             seen[sequence] = seen.get(sequence, 0) + 1
-        for sequence in note(refusals, sequences, group):
+        for sequence in note(refusals, sequences, group, tries_max=tries_max):
             assert seen.pop(sequence) >= tries_max
         assert len(refusals) <= tracked_max
         entries = np.zeros(31, ENTRY)
