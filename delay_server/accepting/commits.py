@@ -75,18 +75,18 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records that are batches already."""
+    """Records that are batches already, in the order in which they are written."""
 
-    draft: Draft
+    batches: Sequence[Draft]
 
     @property
     def blob_bytes(self) -> int:
         """Bytes of all items."""
-        return self.draft.blob_bytes
+        return sum(draft.blob_bytes for draft in self.batches)
 
     def drafts(self) -> Sequence[Draft]:
-        """Return the one batch."""
-        return [self.draft]
+        """Return the batches."""
+        return self.batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,14 @@ class Committer:
         self._more.wake()
 
     async def commit_records(
-        self, draft: Draft, *, on_durable: Callable[[int], None] = lambda _: None
+        self,
+        *drafts: Draft,
+        has_items: bool | None = None,
+        on_durable: Callable[[int], None] = lambda _: None,
     ) -> bool:
-        """Commit DEAD, MOVE, CANCEL or FLOOR records; False if there was no space for them.
+        """Commit records that are batches, at once; False if there was no space for them.
 
+        has_items: they need room and free disk, as messages do; None: if they carry any.
         `on_durable` hears the last as soon as it is durable, which is before it is filed.
         """
         ended = trio.Event()
@@ -218,7 +222,9 @@ class Committer:
             was_kept = kept
             ended.set()
 
-        self.submit(lambda: Records(draft), end, has_items=bool(draft.blob), on_durable=on_durable)
+        if has_items is None:
+            has_items = any(draft.blob for draft in drafts)
+        self.submit(lambda: Records(drafts), end, has_items=has_items, on_durable=on_durable)
         await ended.wait()
         return was_kept
 
@@ -230,7 +236,7 @@ class Committer:
         if 0 <= now_ms - self._floor_recorded_ms < MINUTE_MS:
             return
         self._floor_recorded_ms = now_ms
-        floor, ended = Records(Draft(kind=RecordKind.FLOOR, count=1)), trio.Event()
+        floor, ended = Records([Draft(kind=RecordKind.FLOOR, count=1)]), trio.Event()
         # Not until it is committed: loading goes on where no other node is there to have it.
         self.submit(
             lambda: floor,

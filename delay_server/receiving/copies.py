@@ -16,7 +16,7 @@ Until the MOVE is filed a message counts as out of the wheel, so that no other p
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import compress, groupby
 from typing import Final
@@ -47,23 +47,6 @@ _BYTES_AT_ONCE: Final = 1024 * 1024
 
 _NO_SPACE_RETRY_S: Final = 10.0
 """Each try reads the items once more."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Copies:
-    """The records of one commit."""
-
-    messages: Sequence[Draft]
-    moves: Draft
-
-    @property
-    def blob_bytes(self) -> int:
-        """Bytes of all items."""
-        return sum(draft.blob_bytes for draft in self.drafts())
-
-    def drafts(self) -> Sequence[Draft]:
-        """Return all batches; those that name older messages come last."""
-        return [replace(one, features=COPIES) for one in (*self.messages, self.moves)]
 
 
 class Copier:
@@ -142,10 +125,7 @@ class Copier:
         if await self._append(entries, found, subjects):
             self.copied += sum(map(len, subjects))
             return True
-        for subject in np.unique(entries["subject"]).tolist():
-            waiting = self._waiting.setdefault(subject, deque())
-            waiting.appendleft(entries[entries["subject"] == subject])
-        self.count += len(entries)
+        self.take(entries)
         return False
 
     def _next(self) -> tuple[Entries, list[tuple[bytes, ...]]]:
@@ -189,32 +169,24 @@ class Copier:
     ) -> bool:
         """Append the copies, under these subjects, until they are durable or find no space."""
         copies = copies_of(entries, found, subjects)
-        if not self._budget.has_room_below(sum(map(len, subjects)), copies.blob_bytes):
+        size = sum(draft.blob_bytes for draft in copies)
+        if not self._budget.has_room_below(sum(map(len, subjects)), size):
             return False
-        ended, was_kept = trio.Event(), False
-
-        def end(kept: bool) -> None:  # noqa: FBT001
-            nonlocal was_kept
-            was_kept = kept
-            ended.set()
-
         self._unfiled.begin(entries)
-        self._committer.submit(
-            lambda: copies,
-            end,
-            has_items=False,
-            on_durable=partial(self._unfiled.durable, entries),
+        was_kept = await self._committer.commit_records(
+            *copies, has_items=False, on_durable=partial(self._unfiled.durable, entries)
         )
-        await ended.wait()
         if was_kept:
-            self._budget.spend(copies.blob_bytes)
+            self._budget.spend(size)
         else:
             self._unfiled.forget(entries)
         self._on_changed()
         return was_kept
 
 
-def copies_of(entries: Entries, found: Items, subjects: Sequence[tuple[bytes, ...]]) -> _Copies:
+def copies_of(
+    entries: Entries, found: Items, subjects: Sequence[tuple[bytes, ...]]
+) -> Sequence[Draft]:
     """Return the records that replace messages by copies.
 
     subjects: those of the copies of each message, one at the least.
@@ -238,4 +210,5 @@ def copies_of(entries: Entries, found: Items, subjects: Sequence[tuple[bytes, ..
             )
         begin = end
     (moved,) = moving.drafts()
-    return _Copies(intake.drafts(), move_of(entries, moved, [one[-1] for one in subjects]))
+    drafts = [*intake.drafts(), move_of(entries, moved, [one[-1] for one in subjects])]
+    return [replace(one, features=COPIES) for one in drafts]

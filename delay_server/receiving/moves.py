@@ -114,7 +114,7 @@ class Moves:
         for batch, draft in planned:
             self.unfiled.begin(batch.entries)
             self._committer.submit(
-                partial(Records, draft),
+                partial(Records, [draft]),
                 partial(self._ended, batch, on_end),
                 on_durable=partial(self.unfiled.durable, batch.entries),
             )

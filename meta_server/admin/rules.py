@@ -18,7 +18,8 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-from msgspec.structs import replace
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 from delay_protocol.meta.requests import BrokerRole, BrokerState
@@ -30,6 +31,7 @@ from delay_protocol.nodes.controls import (
     SubjectControl,
     document_of,
 )
+from delay_protocol.receivers.masters import Retries
 from delay_transport.http.operations import Request
 from meta_server.admin.admin_types import (
     ROUTE_GROUPS_MAX,
@@ -403,10 +405,7 @@ def set_receiver(
         before,
         patterns=tuple(sorted(set(wanted.patterns))),
         is_entered=True,
-        tries=wanted.tries,
-        waits=wanted.waits,
-        first_level=wanted.first_level,
-        unsettled_tries=wanted.unsettled_tries,
+        **asdict(convert(wanted, Retries, from_attributes=True)),
     )
     if changed == known:
         return Planned()

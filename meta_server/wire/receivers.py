@@ -116,12 +116,7 @@ class Receivers(Family[ReceiverRegister]):
             reasons.insert(0, waits)
         said, retries = "; ".join(reasons)[:REASON_LENGTH_MAX], Retries()
         if row := registry.receivers.get(name):
-            retries = Retries(
-                tries=row.tries,
-                waits=row.waits,
-                first_level=row.first_level,
-                unsettled_tries=row.unsettled_tries,
-            )
+            retries = msgspec.convert(row, Retries, from_attributes=True)
         digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said, retries)))
         version = digest % COUNTED_MAX + 1
         if version == request.told and not is_over:

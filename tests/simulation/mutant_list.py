@@ -1207,7 +1207,11 @@ SERVER = {
             test=f"{_COPIES}test_what_one_name_holds_is_taken_back_when_another_joins",
         ),
         "settled before it is copied": mutant(
-            swap("_Copies.drafts", "[*self.messages, self.moves]", "[self.moves, *self.messages]"),
+            swap(
+                "copies_of",
+                "[*intake.drafts(), move_of(entries, moved, [one[-1] for one in subjects])]",
+                "[move_of(entries, moved, [one[-1] for one in subjects]), *intake.drafts()]",
+            ),
             test=f"{_COPIES}test_whatever_part_of_a_commit_is_kept_the_message_is_there_or_all_"
             "copies_are",
         ),

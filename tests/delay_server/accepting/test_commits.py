@@ -525,7 +525,7 @@ async def test_items_wait_while_too_much_is_not_committed_and_records_without_it
             assert 10_000 < held < 12_000
             assert batches < 20
             bench.committer.submit(
-                lambda: commits.Records(cancel(1)), ended.append, has_items=False
+                lambda: commits.Records([cancel(1)]), ended.append, has_items=False
             )
             await trio.sleep(1)
             assert bench.log()[-1][0] is RecordKind.CANCEL

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,6 @@ import trio
 
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
-from delay_server.accepting.commits import Work
 from delay_server.admin.explain import explain_subject
 from delay_server.filing.unfiled import UnfiledRecords
 from delay_server.receiving.copies import Copier, copies_of
@@ -26,6 +25,7 @@ from storage.batch.batches import COPIES
 from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import Outcome
+from storage.logs.message_log import Draft
 from storage.readers.item_reader import Items
 from storage.readers.manifest import read_manifest
 from tests.delay_server.admin.test_metrics import figures_of
@@ -296,7 +296,7 @@ def test_whatever_part_of_a_commit_is_kept_the_message_is_there_or_all_copies_ar
     entries["sequence"], entries["size"] = [5, 6, 7], list(map(len, items))
     sizes = np.array(entries["size"], np.int64)
     found = Items(memoryview(b"".join(items)), sizes)
-    drafts = copies_of(entries, found, [(b"a", b"b", b"c")] * 3).drafts()
+    drafts = copies_of(entries, found, [(b"a", b"b", b"c")] * 3)
     counts: Counter[bytes] = Counter()
     for number, draft in enumerate(drafts, 1):
         counts.update(draft.names[one] for one in draft.arrays["subject"].tolist())
@@ -346,15 +346,15 @@ class Noted:
         self.commits: list[tuple[int, int]] = []
         """Records of each, and bytes of their items."""
 
-    def submit(
+    async def commit_records(
         self,
-        take: Callable[[], Work],
-        on_end: Callable[[bool], None],
+        *drafts: Draft,
         **_: Any,  # noqa: ANN401 (they do not matter here)
-    ) -> None:
-        work = take()
-        self.commits.append((sum(draft.count for draft in work.drafts()), work.blob_bytes))
-        on_end(True)
+    ) -> bool:
+        size = sum(draft.blob_bytes for draft in drafts)
+        self.commits.append((sum(draft.count for draft in drafts), size))
+        await trio.lowlevel.checkpoint()
+        return True
 
     def has_room_below(self, rows: int, blob_bytes: int) -> bool:
         return bool(rows and blob_bytes)
