@@ -1,5 +1,6 @@
 """`delaywheel explain`: where the messages of a subject are, and why they wait."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,7 +64,8 @@ def _print_subject(delay_group: str, answer: Mapping[str, Any]) -> None:
 
 def _count_of_letters(answer: Mapping[str, Any]) -> str:
     """Return how many dead letters a subject has, and where to see them."""
-    hint = ": `delaywheel dead list --subject ...`, then requeue or drop them"
+    command = shlex.join(("delaywheel", "dead", "list", "--subject", answer["subject"]))
+    hint = f": `{command}`, then requeue or drop them"
     return f"{answer['dead']}{hint if answer['dead'] else ''}"
 
 

@@ -39,6 +39,7 @@ from meta_server.admin.admin_types import (
     NodeShown,
     ReceiverShown,
 )
+from meta_server.groups.receiver_groups import NAMES_MAX
 from meta_server.wire.admission import WaitingGroup
 
 _START: Final = "`systemctl start delaywheel-delay-server`"
@@ -159,7 +160,7 @@ def step_for_receiver(receiver: ReceiverShown) -> str:
     """Return the next step for a name of receivers; empty if there is none."""
     if not receiver.patterns:
         subjects = _admin("set", "receiver", receiver.name, "patterns=SUBJECT")
-        return f"it gets no subject: {subjects}"
+        return f"it gets no subject, of which each has at most {NAMES_MAX} names: {subjects}"
     remove = _admin("remove", "receiver", receiver.name)
     lack = f"nobody receives under its name: start a receiver; if it is gone for good: {remove}"
     return "" if receiver.connected else lack

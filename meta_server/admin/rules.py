@@ -392,7 +392,9 @@ def set_receiver(
         if why := hindrance(registry, name, one):
             raise StateError(why)
     if wanted.waits and wanted.first_level is not None:
-        raise BadValueError(field="first_level", value=wanted.first_level, allowed="null by waits")
+        raise BadValueError(
+            field="first_level", value=wanted.first_level, allowed="null where waits are given"
+        )
     try:
         parse_levels(wanted.waits or DEFAULT_LEVELS)
     except ValueError as error:

@@ -180,7 +180,13 @@ def receiver(*patterns: str, connected: int = 0, name: str = "r1") -> ReceiverSh
     ("known", "step"),
     [
         (receiver("a", connected=1), ""),
-        (receiver(), "it gets no subject: `delaywheel admin set receiver r1 patterns=SUBJECT`"),
+        (
+            receiver(),
+            (
+                "it gets no subject, of which each has at most 16 names: `delaywheel admin set "
+                "receiver r1 patterns=SUBJECT`"
+            ),
+        ),
         (
             receiver("a"),
             (
