@@ -20,9 +20,9 @@ from delay_protocol.basics.subjects import real_subject, retry_subject
 from delay_protocol.wire.hello import Hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
-from delay_server.changing.cancelling import Cancelling
 from delay_server.accepting.duplicates import Duplicates
 from delay_server.accepting.ingest import Sift
+from delay_server.changing.cancelling import Cancelling
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.damages import Damages
 from delay_server.dead.dead_letters import PENDING_MAX, DeadLetters

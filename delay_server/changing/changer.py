@@ -296,7 +296,7 @@ def _settling(rows: Sequence[Row], outcome: Outcome, now_ms: int) -> Work:
             count=len(rows),
             arrays={"old_sequence": sequences, "old_minute": minutes},
         )
-        return Records(draft)
+        return Records([draft])
     count = len(rows)
     block = FactBlock(
         sequence=sequences,
