@@ -76,8 +76,8 @@ class ChangeAll(Request, frozen=True, kw_only=True):
         _about("A subject, or a beginning with * behind."),
     ] = None
     name: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)] | None,
-        _about("What waits for this name of receivers alone."),
+        Annotated[str, Meta(max_length=255)] | None,
+        _about("What waits for this name of receivers alone; empty: what is no copy or retry."),
     ] = None
     due_from_ms: Annotated[Ms | None, _about("Due then or later.")] = None
     due_to_ms: Annotated[Ms | None, _about("Due before then.")] = None

@@ -30,7 +30,7 @@ class Filter:
     subject: str | None = None
     """A subject, or a beginning with a `*` behind; copies and retries of it are meant as well."""
     name: str | None = None
-    """Copies and retries for this name of receivers, or consumer group, alone."""
+    """Copies and retries for this name of receivers, or consumer group, alone; "": what is none."""
     due_from_ms: int = 0
     due_to_ms: int = 2**62
     """Those that are due before it."""

@@ -60,22 +60,6 @@ class Wish:
     to_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Moves:
-    """The MOVE records of one commit."""
-
-    batches: Sequence[Draft]
-
-    @property
-    def blob_bytes(self) -> int:
-        """Bytes of all items."""
-        return sum(draft.blob_bytes for draft in self.batches)
-
-    def drafts(self) -> Sequence[Draft]:
-        """Return all batches."""
-        return self.batches
-
-
 class Changer:
     """Changes rows of one mastership; whoever calls it holds `lock`."""
 
@@ -235,7 +219,7 @@ class Changer:
         if cancels:
             works.append((_settling(cancels, outcome, self._now_ms()), cancels))
         if moves:
-            works.append((_Moves(list(_drafts(moves))), [one.row for one in moves]))
+            works.append((Records(list(_drafts(moves))), [one.row for one in moves]))
         for work, rows in works:
             sequences = [row.sequence for row in rows]
 

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,6 +15,7 @@ from delaywheel.cluster.masters import Masters
 from delaywheel.cluster.rules import Rules
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode
+from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option, with_options, with_token_file
 from delaywheel.shared.parameters import DELAY, MOMENT, SHIFT
 from delaywheel.shared.sending import client_of
@@ -232,14 +233,9 @@ def _change_many(
     session = Session(meta, token_file=token_file, as_json=as_json, timeout_s=_SLICE_S)
     masters, states = Masters(None, Rules(session, cluster)), Counter[str]()
     for group, master in masters.sessions().items():
-        after = None
         with masters.answering(group):
-            while True:
-                found = master.ask("POST", "messages", "change-all", body={**body, "after": after})
-                states.update(found["states"])
-                after = found["next"]
-                if after is None:
-                    break
+            for found in slices(master, body):
+                states.update(found)
     if as_json:
         print_json({"states": states} | masters.said_of_unanswered)
     else:
@@ -249,3 +245,14 @@ def _change_many(
         sys.exit(failure.exit_code)
     if states.keys() - {done} and not dry_run:
         sys.exit(ExitCode.REFUSED)
+
+
+def slices(master: Session, body: Json) -> Iterator[Mapping[str, int]]:
+    """Change all messages of a filter at one master; yield how many came to which state."""
+    after = None
+    while True:
+        found = master.ask("POST", "messages", "change-all", body={**body, "after": after})
+        yield found["states"]
+        after = found["next"]
+        if after is None:
+            return

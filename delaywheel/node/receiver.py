@@ -8,9 +8,11 @@ import click
 from delaywheel.cluster.masters import Masters
 from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.cluster.rules import Rules
+from delaywheel.node.change import slices
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.options import option
 from delaywheel.shared.tables import Columns, figures_table, rows_table, screen
 from delaywheel.shared.terminal import print_json
 
@@ -75,24 +77,32 @@ def _at(session: Session, name: str) -> dict[str, Any]:
 
 @receiver.command("remove")
 @click.argument("name", metavar="NAME")
+@option("--drop", "Settle what waits for it first: it counts as dropped, and nobody gets it.")
 @asks("rules", timeout_s=LONG_S)
-def remove(*, name: str, rules: Rules) -> None:
+def remove(*, name: str, drop: bool, rules: Rules) -> None:
     """Remove a name of receivers, unless messages wait for it.
 
     Those are its copies and retries, and the messages of subjects that it alone receives, at all
     delay groups. Each of these has to answer. `delaywheel admin remove receiver` does not look.
 
     \b
-    Example:
+    Examples:
       delaywheel receiver remove billing --meta 127.0.0.1:8080
+      delaywheel receiver remove cache-7 --drop --meta 127.0.0.1:8080
     """
     row = rules.session.ask("GET", "receiver", name)
     rows = rules.session.rows("receiver", query={}, limit=None)
     others = [one["patterns"] for one in rows if one["name"] != name and one["patterns"]]
-    masters, waiting = Masters(None, rules), 0
+    masters, waiting, dropped = Masters(None, rules), 0, 0
     for delay_group, session in masters.sessions().items():
         with masters.answering(delay_group):
-            waiting += _waiting_for(session, row, others)
+            found = _waiting_for(session, row, others)
+            if drop:
+                dropped += sum(_drop(session, name, subject) for subject in found)
+                found = _waiting_for(session, row, others)
+            waiting += sum(found.values())
+    if dropped:
+        click.echo(f"{dropped:,} messages were dropped")
     if masters.unanswered:
         raise Failure(
             f"{name} stays: {len(masters.unanswered)} delay groups did not say if messages wait "
@@ -100,8 +110,9 @@ def remove(*, name: str, rules: Rules) -> None:
             ExitCode.REFUSED,
         )
     if waiting:
+        why = "they are being sent: do it again" if drop else "start a receiver of the name"
         raise Failure(
-            f"{name} stays: {waiting:,} messages wait for it; start a receiver of the name. See "
+            f"{name} stays: {waiting:,} messages wait for it; {why}. See "
             f"`delaywheel list --name {name}`",
             ExitCode.REFUSED,
         )
@@ -109,9 +120,10 @@ def remove(*, name: str, rules: Rules) -> None:
     click.echo(f"{name} is removed")
 
 
-def _waiting_for(session: Session, row: Json, others: Sequence[Sequence[str]]) -> int:
+def _waiting_for(session: Session, row: Json, others: Sequence[Sequence[str]]) -> dict[str, int]:
     """Return how many messages wait for a name of receivers at one delay server.
 
+    By subject; "" are those that are the name's own, its copies and retries.
     others: the patterns of each other name
     """
     from delay_protocol.basics.subjects import Patterns
@@ -126,4 +138,12 @@ def _waiting_for(session: Session, row: Json, others: Sequence[Sequence[str]]) -
         for subject, counted in rows.items()
         if subject and not any(one.take(subject) for one in shared)
     }
-    return sum(sum(counted["counts"]) for counted in copies.values()) + sum(alone.values())
+    copied = sum(sum(counted["counts"]) for counted in copies.values())
+    return {"": copied} | alone if copied else alone
+
+
+def _drop(session: Session, name: str, subject: str) -> int:
+    """Settle what waits at one delay server as dropped; return how many messages."""
+    wanted = {"name": "", "subject": subject} if subject else {"name": name}
+    found = slices(session, wanted | {"drop": True})
+    return sum(states.get("cancelled", 0) for states in found)

@@ -29,7 +29,7 @@ MESSAGE_LOG, SCHEDULE_LOG = 1, 2
 DISPATCH_LOG, SEALS_LOG, CHECKPOINT, DURABLE_END, IDENTITY = range(4, 9)
 _KINDS_OF_FILES = {MESSAGE_LOG, SCHEDULE_LOG, *range(DISPATCH_LOG, IDENTITY + 1)}
 MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD = range(1, 7)
-ROWS, FACTS, SEALS = 32, 33, 34
+FACTS, SEALS, ROWS = 33, 34, 35
 DEAD_SPAN = 4
 SPAN_MINUTES = {1: 1, 2: 60, 3: 1440, DEAD_SPAN: 1440}
 SPAN_NAMES = {"minute": 1, "hour": 2, "day": 3, "dead": DEAD_SPAN}
@@ -53,7 +53,7 @@ _COLUMNS = {
     CANCEL: "old_sequence i8, old_minute u4",
     MOVE: _OLD_ITEM,
     DEAD: f"{_OLD_ITEM}, reason u2",
-    ROWS: f"sequence i8, {_MESSAGE_COLUMNS}",
+    ROWS: f"sequence i8, {_MESSAGE_COLUMNS}, origin u1",
     FACTS: "sequence i8, at_ms i8, minute u4, target u2, outcome u1",
     SEALS: (
         "rows i8, distinct i8, last_sequence i8, length i8, facts_length i8, digest_0 u8, "
@@ -244,7 +244,8 @@ def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batc
     head = data[position : position + BATCH_HEADER_SIZE - 4]
     _require(magic == b"DWB1", f"batch magic {magic!r}")
     _require((version, header_size) == (2, BATCH_HEADER_SIZE), "version or header size")
-    _require(features <= (kind == FACTS), f"feature bits {features} of a batch of kind {kind}")
+    known = {FACTS: 1, MESSAGE: 2, MOVE: 2}.get(kind, 0)
+    _require(not features & ~known, f"feature bits {features} of a batch of kind {kind}")
     _require(zlib.crc32(head, seed) == crc, "the batch header's CRC")
     _require(kind in _KINDS_OF_LOG.get(header.kind, ()), f"kind {kind} in a log of {header.kind}")
     _require(count >= 1, "a batch without records")
@@ -378,7 +379,7 @@ def read_checkpoint(data: bytes) -> Checkpoint:
         names = {"boot_id", "wall_ms", "boot_ms", "held"}
         _require(json.loads(clock[8:]).keys() == names, "what is said of the clock")
     manifest: dict[str, Any] = json.loads(text)
-    _require(manifest["format"] == 3, f"manifest format {manifest['format']}")
+    _require(manifest["format"] == 4, f"manifest format {manifest['format']}")
     return Checkpoint(
         **{
             name: manifest[name]

@@ -73,7 +73,7 @@ def test_the_checkpoint_of_the_pages_is_read() -> None:
     assert found.sequence == 3
     [segment] = found.segments
     assert reader.segment_name(segment.start, segment.span) == "20131127T0000Z.minute"
-    assert (segment.rows, segment.length, segment.facts_length) == (1, 244, 175)
+    assert (segment.rows, segment.length, segment.facts_length) == (1, 245, 175)
     assert (segment.facts, segment.last_fact) == (1, 3)
 
 

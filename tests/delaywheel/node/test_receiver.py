@@ -168,3 +168,36 @@ def test_a_name_stays_while_a_group_does_not_say_if_messages_wait_for_it() -> No
     assert result.exit_code == 7
     assert "1 delay groups did not say if messages wait" in result.stderr
     assert meta_server.removed == []
+
+
+def test_what_waits_is_dropped_before_a_name_ends() -> None:
+    counts = {
+        ("billing", "*"): {"": 3},
+        ("", "orders.*"): {"": 9, "orders.eu": 4, "orders.mail": 5},
+    }
+    dropped: list[Any] = []
+
+    def node(method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+        if method == "GET":
+            counted: Answer = counting(counts)(method, target, headers, body)
+            return counted
+        asked = json.loads(body)
+        dropped.append(asked)
+        is_last = asked.get("after") is not None
+        if is_last:
+            counts.pop(("billing", "*") if asked["name"] else ("", "orders.*"))
+        states = {"states": {"cancelled": 2}, "rows_looked_at": 9}
+        return 200, json.dumps(states | {"next": None if is_last else "0.0.7.9"}).encode()
+
+    with ExitStack() as stack:
+        meta_server = RemovingMeta([stack.enter_context(answering(node))], ("m", ["orders.mail"]))
+        where = stack.enter_context(answering(meta_server.answer))
+        words = ["receiver", "remove", "billing", "--drop", "--meta", where, "--cluster", "c"]
+        result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "8 messages were dropped\nbilling is removed\n"
+    assert [(one["name"], one.get("subject"), one["drop"]) for one in dropped] == [
+        *[("billing", None, True)] * 2,
+        *[("", "orders.eu", True)] * 2,
+    ]
+    assert meta_server.removed == ["receiver/billing"]
