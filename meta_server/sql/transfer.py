@@ -19,8 +19,6 @@ from uuid import UUID
 
 import msgspec
 
-from delay_protocol.basics.subjects import subject_fault
-from delay_transport.settings.sections import require_name
 from meta_server.known import model
 from meta_server.known.errors import StateError, StoreUnusableError
 from meta_server.sql.store import DECODERS, ENTRY, SqlStore
@@ -110,23 +108,13 @@ def _change_of(line: _Line, number: int, places: dict[object, int]) -> model.Cha
     found, known = map(msgspec.json.decode, (line.row, msgspec.json.encode(row)))
     if wrong := [name for name in known | found if found.get(name) != known.get(name)]:
         raise ValueError(f"unknown or missing in a {row.KIND}: {', '.join(wrong)}")
-    _check(row)
+    if not isinstance(row, model.DelayGroup) and row.version < 1:
+        raise ValueError(f"version {row.version}: the first is 1")
     for place in ((row.KIND, row.key), (row.KIND, "", row.claim)):
         if place[-1] is not None and places.setdefault(place, number) != number:
             raise ValueError(f"line {places[place]} has {place[-1]!a} already")
     # It is added, whatever its version is.
     return model.Save(row, over=None)
-
-
-def _check(row: model.Row) -> None:
-    """Raise ValueError for a version or a name that no row has."""
-    if not isinstance(row, model.DelayGroup) and row.version < 1:
-        raise ValueError(f"version {row.version}: the first is 1")
-    if not isinstance(row, model.Subject | model.Route):
-        for name in row.key if isinstance(row.key, tuple) else (row.key,):
-            require_name("a name", str(name))
-    elif fault := subject_fault(row.name.encode()):
-        raise ValueError(f"the subject {fault}")
 
 
 def _entries(store: model.MetaStore) -> Iterator[model.AuditEntry]:
