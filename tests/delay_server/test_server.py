@@ -118,6 +118,7 @@ async def test_a_window_of_nothing_keeps_every_copy() -> None:
     item = make_item("m1", world.now_ms + 60_000)
     async with world.serving(make_config(duplicates=DuplicatesConfig(window_ms=0))) as server:
         await world.keep(item, item)
+        await trio.sleep(1)
         assert server.node.store.schedule.pending == 2
 
 

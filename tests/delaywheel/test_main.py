@@ -56,6 +56,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
             ("drain",),
             ("count",),
             ("explain",),
+            ("gateway",),
             ("find",),
             ("list",),
             ("limit",),

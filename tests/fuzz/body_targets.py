@@ -1,10 +1,15 @@
 """Targets for bodies of requests and answers: QMQ's, and those of nodes and receivers."""
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any, Final
+from zlib import crc32
 
+from delay_client.messages.cancel_tokens import decode_token, encode_token
+from delay_client.messages.errors import InvalidToken
 from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
 from delay_protocol.basics.strings import decode_str, decode_str_bytes
+from delay_protocol.messages import changes
 from delay_protocol.meta import requests
 from delay_protocol.nodes import following
 from delay_protocol.nodes.auth import NONCE_SIZE, decode_challenge, encode_challenge
@@ -96,6 +101,28 @@ def nodes(data: bytes) -> None:
             again = attempt(LocalProtocolError, body.encode, found)
             assert again is not None or 2 * len(data) > body.bytes_max
             assert again is None or decode(again) == found
+
+
+@target(
+    decoders=(changes.decode_change, changes.decode_change_reply, decode_token),
+    packages=("delay_protocol", "delay_client"),
+    size_max=2048,
+)
+def cancelling(data: bytes) -> None:
+    """A change, its answer and a token come back as they were.
+
+    An odd first byte makes a token of what follows, with the CRC that it should have.
+    """
+    request = attempt(MalformedMetaError, changes.decode_change, data)
+    assert request is None or changes.decode_change(changes.encode_change(request)) == request
+    reply = attempt(MalformedMetaError, changes.decode_change_reply, data)
+    if reply is not None:
+        assert changes.decode_change_reply(changes.encode_change_reply(reply)) == reply
+    body = data[1:]
+    if byte_at(data, 0) & 1:
+        body = urlsafe_b64encode(b"\1" + body + crc32(b"\1" + body).to_bytes(4)).rstrip(b"=")
+    place = attempt(InvalidToken, decode_token, body.decode(errors="replace"))
+    assert place is None or decode_token(encode_token(place)) == place
 
 
 @target(

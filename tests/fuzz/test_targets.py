@@ -53,6 +53,7 @@ EXEMPT: Final = {
     "meta_server.admin.rules.check_group_count": "compares two numbers",
     "meta_server.groups.broker_groups.check_place": "compares addresses that are checked",
     "meta_server.sql.databases.read_url": "reads a setting of the operator",
+    "meta_server.sql.transfer.read_export": "reads lines of JSON of the operator's own file",
     "delay_server.controls.rules_file.read_rules": "reads the file that decode_controls decodes",
     "delay_transport.http.tokens.read_tokens": "reads the file that decode_tokens takes apart",
     "storage.disk.disk.read_small": "hands on the bytes that decoders with targets take apart",

@@ -31,6 +31,7 @@ def test_the_numbers_of_requests() -> None:
         "SETTLE": 1042,
         "FLOW": 1043,
         "RECEIVER_REGISTER": 1044,
+        "CHANGE": 1050,
     }
 
 

@@ -356,7 +356,6 @@ def inside(value: object, **changed: object) -> object:
         ("flow", "items", -1, "`int` >= 0 - at `$.items`"),
         ("flow", "items", 2**62 + 1, f"`int` <= {2**62} - at `$.items`"),
         ("flow", "bytes", 2**63, f"`int` <= {2**62} - at `$.bytes`"),
-        ("receiver", "name", "", "`str` of length >= 1 - at `$.name`"),
         ("receiver", "name", "n" * (NAME_LENGTH_MAX + 1), "`str` of length <= 255 - at `$.name`"),
         ("receiver", "patterns", "orders.*", "Expected `array`, got `str` - at `$.patterns`"),
         ("receiver", "patterns", ["p"] * (PATTERNS_MAX + 1), "of length <= 64 - at `$.patterns`"),

@@ -74,7 +74,7 @@ def test_two_commands_at_a_time_lose_no_token(tmp_path: Path) -> None:
         list(
             pool.map(
                 lambda number: command.callback(  # type: ignore[misc]
-                    name=f"t{number}", role="read", file=file
+                    name=f"t{number}", role="read", subject=(), file=file
                 ),
                 range(20),
             )
