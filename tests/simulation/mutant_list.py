@@ -1368,12 +1368,12 @@ SERVER = {
         # "Cancelled" is a word about what is committed.
         "a change is answered before it is committed": mutant(
             swap("Changer._commit", "await ended.wait()", "await trio.sleep(1)"),
-            test=_CHANGES + "test_names.py",
+            test=_CHANGES + "test_changer.py",
         ),
         # What finds no space is not made.
         "what found no space stays in the set": mutant(
             drop("Changer._commit", "self.cancelling.leave(sequences)"),
-            test=_CHANGES + "test_names.py",
+            test=_CHANGES + "test_changer.py",
         ),
         # What a broker or a receiver has is never called cancelled.
         "what is in flight is cancelled": mutant(
