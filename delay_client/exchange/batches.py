@@ -243,6 +243,7 @@ class Batch:
         "deadline",
         "due_ms",
         "fixed",
+        "given",
         "held_for",
         "ids",
         "items",
@@ -279,6 +280,8 @@ class Batch:
         others."""
         self.fixed: set[str] = set()
         """Ids of those that are due at a moment that the user gave, and perhaps of others."""
+        self.given: set[str] = set()
+        """Ids that users gave. An answer names items by their ids alone, so each is here once."""
         self.size = 0
         """Bytes of all items."""
         self.attempts = 0
@@ -352,7 +355,7 @@ class Batch:
         part = Batch(self.receiver, deadline=self.deadline, lane=self.lane)
         part.positions, part.items, part.ids = self.positions, self.items, self.ids
         part.due_ms, part.past_due, part.fixed = self.due_ms, self.past_due, self.fixed
-        part.subjects = self.subjects
+        part.subjects, part.given = self.subjects, self.given
         part.keep(indices)
         part.attempts = self.attempts
         part.maybe_kept = self.maybe_kept
@@ -369,6 +372,7 @@ class Batch:
         self.due_ms += other.due_ms
         self.past_due |= other.past_due
         self.fixed |= other.fixed
+        self.given |= other.given
         self.size += other.size
         self.deadline = min(self.deadline, other.deadline)
 
@@ -411,7 +415,7 @@ class Encoder(Protocol[_Encoded_contra]):
         """Return the item of a message; raise FatalError if there can be none."""
 
 
-def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
+def cut_batches(  # noqa: C901, PLR0912, PLR0915 (a call for each message would show)
     messages: Iterable[_Message],
     collection: Collection,
     *,
@@ -447,8 +451,8 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
         except FatalError as error:
             collection.refuse(position, error)
             continue
-        if message[0] != last or given_id(message) is not None:
-            own_id = None if given_id(message) is None else message_id
+        own_id = None if given_id(message) is None else message_id
+        if message[0] != last or own_id is not None:
             last = message[0] if own_id is None else None
             found = lanes.lane_for(message[0], own_id)
             if found is not lane:
@@ -462,18 +466,25 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
                 else:
                     batch = None
         size += len(item)
-        if batch is None or len(items) == items_max or (size > bytes_max and items):
+        if (
+            batch is None
+            or len(items) == items_max
+            or (size > bytes_max and items)
+            or own_id in batch.given
+        ):
             if batch is not None:
                 batch.size = size - len(item)
                 assert lane is not None
                 yield unfinished.take(lane)
             # The route may have changed meanwhile.
-            lane = lanes.lane_for(message[0], None if given_id(message) is None else message_id)
+            lane = lanes.lane_for(message[0], own_id)
             yield from unfinished.make_room(lane, position)
             batch, items, ids, subjects, due_times, positions = unfinished.begin(
                 lane, lanes.version
             )
             size = len(item)
+        if own_id is not None:
+            batch.given.add(own_id)
         if due_ms < now_ms:
             batch.past_due.add(message_id)
         if is_fixed:

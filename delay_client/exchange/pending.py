@@ -72,6 +72,7 @@ class Pending:
             len(gathered[0]) >= self._config.request_items_max
             or gathered[0].size + len(item) > self._config.request_bytes_max
             or now >= gathered[1] + _GATHER_LINGERS * self._config.linger_s
+            or (is_id_given and message_id in gathered[0].given)
         ):
             del lane.open[timeout_s]
             lane.ready.append(gathered[0])
@@ -86,6 +87,8 @@ class Pending:
             # the same turn of the loop join in.
             self._wake(self._ripe_at(lane, now))
         batch = gathered[0]
+        if is_id_given:
+            batch.given.add(message_id)
         assert isinstance(batch.receiver, Gathering)
         batch.receiver.add(waiter)
         batch.positions = range(len(batch) + 1)
@@ -140,6 +143,7 @@ class Pending:
             last.receiver is batch.receiver
             and last.attempts == batch.attempts == 0
             and last.version == batch.version
+            and last.given.isdisjoint(batch.given)
             and len(last) + len(batch) <= self._config.request_items_max
             and last.size + batch.size <= self._config.request_bytes_max
         )

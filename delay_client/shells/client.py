@@ -214,7 +214,7 @@ class Client(Shell[Line]):
 
         A delay counts from now. The message keeps its id and its bytes. All else is as cancel().
         """
-        return await self._change_one(_named(message, message_id, at), to, timeout)
+        return await self._change_one(_named(message, message_id, at), to, timeout, is_move=True)
 
     async def cancel_many(
         self,
@@ -236,22 +236,33 @@ class Client(Shell[Line]):
         timeout: float | None = None,  # noqa: ASYNC109 (as cancel())
     ) -> list[ChangeOutcome]:
         """Have many messages delivered at other times, each at its own; else as cancel_many()."""
-        return await self._change_all(list(moves), timeout)
+        return await self._change_all(list(moves), timeout, is_move=True)
 
-    async def _change_one(self, named: Named, to: When | None, timeout_s: float | None) -> Changed:
-        [outcome] = await self._change_all([(named, to)], timeout_s)
+    async def _change_one(
+        self, named: Named, to: When | None, timeout_s: float | None, *, is_move: bool = False
+    ) -> Changed:
+        [outcome] = await self._change_all([(named, to)], timeout_s, is_move=is_move)
         if isinstance(outcome, DelaywheelError):
             raise outcome
         return outcome
 
     async def _change_all(
-        self, asked: Sequence[tuple[Named, When | None]], timeout_s: float | None
+        self,
+        asked: Sequence[tuple[Named, When | None]],
+        timeout_s: float | None,
+        *,
+        is_move: bool = False,
     ) -> list[ChangeOutcome]:
         limit_s = self._config.timeout(timeout_s)
         self._check_loop()
         progress = Bell()
         now, now_ms = anyio.current_time(), self._wall_ms()
-        changes = [_wanted_or_error(named, to, now_ms) for named, to in asked]
+        changes = [
+            InvalidMessage("give to=, when it is to be delivered; cancel() takes it back")
+            if is_move and to is None
+            else _wanted_or_error(named, to, now_ms)
+            for named, to in asked
+        ]
         call = ChangeCall(changes, timeout_s=limit_s, now=now, on_progress=progress.ring)
         self._calls += 1
         try:

@@ -11,7 +11,7 @@ from delay_protocol.messages.changes import CHANGES_MAX, Change, ChangeResult
 from delay_server.admin.parts import Administered
 from delay_server.changing.bulk import Cursor, Filter, change_slice
 from delay_server.changing.changer import Changer, NotChangedError
-from delay_server.changing.requests import change_messages
+from delay_server.changing.requests import PAST_MS, change_messages
 from delay_transport.http.api import Api
 from delay_transport.http.operations import Answer, Call, NoPath, NoQuery, Request
 from delay_transport.http.problems import RequestError
@@ -168,6 +168,7 @@ async def change_all(call: Call[Administered, NoPath, NoQuery, ChangeAll]) -> Ch
             after=after,
             by_ms=None if body.dry_run else body.by_ms,
             outcome=None if body.dry_run else outcome,
+            earliest_ms=now_ms - PAST_MS,
             latest_ms=now_ms + limits.horizon_ms,
         )
     except NotChangedError as error:

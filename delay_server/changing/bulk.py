@@ -20,7 +20,8 @@ from storage.schedule.look_up import Columns
 SLICE_ROWS: Final = 2048
 """Messages of a slice: their items are in memory, and others wait until they are committed."""
 BEYOND_HORIZON: Final = "beyond the horizon"
-"""Counted where a message would be moved too far ahead: it is left."""
+INTO_THE_PAST: Final = "into the past"
+"""Counted where a message would be moved too far ahead, or back: it is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +101,14 @@ async def change_slice(
     after: Cursor | None,
     by_ms: int | None = None,
     outcome: Outcome | None = Outcome.CANCELLED,
+    earliest_ms: int = 0,
     latest_ms: int = 2**62,
 ) -> Slice:
     """Change the next messages of a filter, and return how many came to which state.
 
-    by_ms: they are moved by so much, none to later than `latest_ms`; outcome: CANCELLED or DROPPED,
-    of those that are not moved; None: they are counted as "pending" and left, but for a few that
-    wait to be written. Raises NotChangedError.
+    by_ms: they are moved by so much, none to before `earliest_ms` or after `latest_ms`; outcome:
+    CANCELLED or DROPPED, of those that are not moved; None: they are counted as "pending" and left,
+    but for a few that wait to be written. Raises NotChangedError.
     """
     async with changer.lock:
         await changer.until_filed()
@@ -127,9 +129,12 @@ async def change_slice(
             states.update({"pending": len(rows)} if rows else {})
         else:
             wishes = [Wish(row, None if by_ms is None else row.due_ms + by_ms) for row in rows]
-            kept = [one for one in wishes if one.to_ms is None or one.to_ms <= latest_ms]
-            if len(kept) < len(wishes):
-                states[BEYOND_HORIZON] += len(wishes) - len(kept)
+            kept = []
+            for one in wishes:
+                if one.to_ms is None or earliest_ms <= one.to_ms <= latest_ms:
+                    kept.append(one)
+                else:
+                    states[BEYOND_HORIZON if one.to_ms > latest_ms else INTO_THE_PAST] += 1
             results = await changer.change(kept, outcome=outcome)
             states.update(result.state.value for result in results.values())
     there = after if look.stopped is None else Cursor(*look.stopped, after.as_of)

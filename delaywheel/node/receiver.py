@@ -91,33 +91,46 @@ def remove(*, name: str, drop: bool, rules: Rules) -> None:
       delaywheel receiver remove cache-7 --drop --meta 127.0.0.1:8080
     """
     row = rules.session.ask("GET", "receiver", name)
-    rows = rules.session.rows("receiver", query={}, limit=None)
-    others = [one["patterns"] for one in rows if one["name"] != name and one["patterns"]]
-    masters, waiting, dropped = Masters(None, rules), 0, 0
-    for delay_group, session in masters.sessions().items():
-        with masters.answering(delay_group):
-            found = _waiting_for(session, row, others)
-            if drop:
-                dropped += sum(_drop(session, name, subject) for subject in found)
-                found = _waiting_for(session, row, others)
-            waiting += sum(found.values())
-    if dropped:
-        click.echo(f"{dropped:,} messages were dropped")
-    if masters.unanswered:
-        raise Failure(
-            f"{name} stays: {len(masters.unanswered)} delay groups did not say if messages wait "
-            "for it",
-            ExitCode.REFUSED,
+    if row["connected"]:
+        raise Failure(f"a receiver of {name} is connected: stop it first", ExitCode.REFUSED)
+    waiting = _waiting_everywhere(row, rules)
+    if drop and waiting:
+        dropped = sum(
+            _drop(session, name, subject) for session, found in waiting for subject in found
         )
+        click.echo(f"{dropped:,} messages were dropped")
+        waiting = _waiting_everywhere(row, rules)
     if waiting:
+        count = sum(sum(found.values()) for _, found in waiting)
         why = "they are being sent: do it again" if drop else "start a receiver of the name"
         raise Failure(
-            f"{name} stays: {waiting:,} messages wait for it; {why}. See "
+            f"{name} stays: {count:,} messages wait for it; {why}. See "
             f"`delaywheel list --name {name}`",
             ExitCode.REFUSED,
         )
     rules.session.ask("DELETE", "receiver", name)
     click.echo(f"{name} is removed")
+
+
+def _waiting_everywhere(row: Json, rules: Rules) -> list[tuple[Session, dict[str, int]]]:
+    """Return what waits for a name of receivers, by delay server, where anything does.
+
+    Raises Failure if one of them does not answer.
+    """
+    rows = rules.session.rows("receiver", query={}, limit=None)
+    others = [one["patterns"] for one in rows if one["name"] != row["name"] and one["patterns"]]
+    masters, waiting = Masters(None, rules), []
+    for delay_group, session in masters.sessions().items():
+        with masters.answering(delay_group):
+            if found := _waiting_for(session, row, others):
+                waiting.append((session, found))
+    if masters.unanswered:
+        raise Failure(
+            f"{row['name']} stays: {len(masters.unanswered)} delay groups did not say if messages "
+            "wait for it",
+            ExitCode.REFUSED,
+        )
+    return waiting
 
 
 def _waiting_for(session: Session, row: Json, others: Sequence[Sequence[str]]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Promise: cancel, move and a second send do the same on a fake cluster and on a real one."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -11,9 +11,11 @@ from delay_client import (
     ChangeOutcome,
     ChangeState,
     Client,
+    InvalidMessage,
     InvalidToken,
     MessageName,
     OtherCluster,
+    OutgoingMessage,
     Receipt,
     ReceivedMessage,
     Refused,
@@ -181,6 +183,8 @@ def test_what_cannot_be_is_refused_and_the_others_are_changed(play: Play) -> Non
                 now + 3 * HOUR,
                 60,
             ]
+            with pytest.raises(InvalidMessage, match="cancel"):
+                await client.move(receipts[0], to=None)  # type: ignore[arg-type]
             outcomes = await client.move_many(list(zip(receipts, to, strict=True)))
             assert states(outcomes) == [S.MOVED, Refused, Refused, S.MOVED, S.MOVED]
             bad = [receipts[1].cancel_token[:-3], "nonsense"]
@@ -213,6 +217,31 @@ def test_a_message_that_is_sent_again_is_the_first_one(play: Play) -> None:
             await world.advance(5)
             await world.until(lambda: len(got) == 2)
         assert sorted(str(message.body) for message in got) == ["a", "b"]
+
+    play(main)
+
+
+def test_equal_ids_at_a_time_have_receipts_of_their_own(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        at = (world.now() + HOUR).replace(microsecond=0)
+        own = OutgoingMessage(name, "a", at=at, message_id="own")
+        async with world.client() as client:
+            all_at_once = [own, own, own._replace(body="b"), own._replace(at=at + HOUR)]
+            receipts = cast("list[Receipt]", await client.send_many(all_at_once))
+            assert [one.duplicate for one in receipts] == [False, True, False, False]
+            assert receipts[3].due_at == at + HOUR
+            told: dict[str, Receipt] = {}
+
+            async def send(subject: str, at: datetime) -> None:
+                told[subject] = await client.send(subject, "a", at=at, message_id="own")
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, name, at)
+                tasks.start_soon(send, f"{name}.other", at + HOUR)
+            assert told[name].duplicate
+            other = told[f"{name}.other"]
+            assert (other.duplicate, other.due_at) == (False, at + HOUR)
+            assert (await client.cancel(other)).state is S.CANCELLED
 
     play(main)
 

@@ -83,6 +83,8 @@ async def test_what_is_moved_is_moved_once_however_many_slices_there_are() -> No
         assert (await change_all(operator, dry_run=True, subject="a.x"))[0] == {"pending": 40}
         far = await change_all(operator, subject="b.x", by_ms=730 * 24 * HOUR_MS)
         assert far[0] == {bulk.BEYOND_HORIZON: 40}
+        back = await change_all(operator, subject="b.x", by_ms=-2 * HOUR_MS)
+        assert back[0] == {bulk.INTO_THE_PAST: 1, "moved": 39}
 
 
 async def test_what_waits_for_a_name_is_dropped() -> None:

@@ -103,6 +103,7 @@ class RemovingMeta:
         self.groups = [group(f"d{number}", one) for number, one in enumerate(addresses, 1)]
         self.rows = [ROW, *({"name": name, "patterns": patterns} for name, patterns in others)]
         self.removed: list[str] = []
+        self.connected = 0
 
     def answer(self, method: str, target: str, _headers: dict[str, str], _body: bytes) -> Answer:
         path = urlsplit(target).path.removeprefix("/api/v1/")
@@ -110,7 +111,7 @@ class RemovingMeta:
             self.removed.append(path)
             return 200, b"{}"
         found: dict[str, object] = {
-            "receiver/billing": ROW,
+            "receiver/billing": ROW | {"connected": self.connected},
             "receiver": {"items": self.rows, "next": None},
             "topology": {"delay_groups": self.groups},
         }
@@ -201,3 +202,19 @@ def test_what_waits_is_dropped_before_a_name_ends() -> None:
         *[("", "orders.eu", True)] * 2,
     ]
     assert meta_server.removed == ["receiver/billing"]
+
+
+def test_nothing_is_dropped_while_a_receiver_is_connected_or_a_group_is_away() -> None:
+    def node(method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+        assert method == "GET", "something is dropped"
+        counted: Answer = counting({("billing", "*"): {"": 3}})(method, target, headers, body)
+        return counted
+
+    with ExitStack() as stack:
+        meta_server = RemovingMeta([stack.enter_context(answering(node)), "127.0.0.1:1"])
+        where = stack.enter_context(answering(meta_server.answer))
+        words = ["receiver", "remove", "billing", "--drop", "--meta", where, "--cluster", "c"]
+        refused(CliRunner().invoke(main, words), 7, "1 delay groups did not say")
+        meta_server.connected = 1
+        refused(CliRunner().invoke(main, words), 7, "a receiver of billing is connected")
+    assert meta_server.removed == []
