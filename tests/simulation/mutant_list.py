@@ -1384,11 +1384,6 @@ SERVER = {
             swap("Sender.with_whom", "self._history.doubtful(wanted)", "{}"),
             test=_CHANGES + "test_requests.py",
         ),
-        # An outcome counts from the moment it is known.
-        "outcomes that are not applied are not seen": mutant(
-            swap("Changer._busy", "master.fact_recorder.having(wanted)", "()"),
-            test=_CHANGES + "test_requests.py",
-        ),
         "facts are not looked at": mutant(
             swap("Changer._ended", "facts.items()", "()"),
             test=_CHANGES + "test_requests.py",
@@ -1397,11 +1392,6 @@ SERVER = {
         "a hash is taken for an id": mutant(
             swap("_Looked._is", "item.message_id != change.message_id", "False"),
             test=_CHANGES + "test_requests.py",
-        ),
-        # What a slice has moved comes by the next one, further on.
-        "slices move what they have moved": mutant(
-            swap("_Selected.select", "(columns.sequence <= after.as_of) & ~seen", "~seen"),
-            test=_CHANGES + "test_bulk.py",
         ),
     },
 }

@@ -112,6 +112,17 @@ async def test_facts_are_durable_in_time_and_many_share_a_commit() -> None:
         assert facts.record.tolist() == list(range(2, 102))
 
 
+async def test_it_is_told_who_has_an_outcome_until_that_is_applied() -> None:
+    async with books(Books()) as b:
+        b.cross_off(1, 2)
+        for seconds in (0, 0.012, 0.1):
+            # It waits; it is written; it is durable.
+            await trio.sleep(seconds)
+            assert b.fact_recorder.having(frozenset({1, 3})) == {1}
+        b.fact_recorder.applied_to(b.store.message_log.next_sequence)
+        assert not b.fact_recorder.having(frozenset({1, 2, 3}))
+
+
 async def test_under_load_each_commit_takes_what_gathered_during_the_last() -> None:
     async with books(Books()) as b:
         for number in range(1000):
