@@ -76,8 +76,8 @@ class Node:
         self._broker.wait(5)
         self._broker.stdout.close()
 
-    def start(self) -> None:
-        """Start the server; return when it is ready."""
+    def start(self, **more: object) -> None:
+        """Start the server, with further settings; return when it is ready."""
         orders = self.directory / "orders.json"
         orders.write_bytes(
             msgspec.json.encode(
@@ -89,7 +89,7 @@ class Node:
             *("--data", str(self.data), "--listen", self.address, "--http", "127.0.0.1:0"),
             *("--broker", f"g1=127.0.0.1:{self._broker_port}"),
         ]
-        for name, value in settings_of(self.rate, CHECKPOINT_MS).items():
+        for name, value in (settings_of(self.rate, CHECKPOINT_MS) | more).items():
             command += ["--set", f"{name}={value}"]
         self._life = Life(command, {}, self.log)
         assert self._life.wait_ready(_READY_S), self.log.read_text()[-3000:]
