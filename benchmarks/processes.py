@@ -72,7 +72,7 @@ class Process:
         return 0.0
 
     def give_way(self) -> None:
-        """Have it run when others leave time, also where this process runs before all (chrt -r)."""
+        """Let it run when others leave time, also where this process runs before all (chrt -r)."""
         os.sched_setscheduler(self.child.pid, os.SCHED_OTHER, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, self.child.pid, 19)
 

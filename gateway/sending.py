@@ -64,11 +64,11 @@ class Accounted(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of a list of messages, in its order."""
 
     accepted: int
-    """How many the cluster keeps."""
+    """Number that the cluster keeps."""
     refused: int
-    """How many were refused."""
+    """Number that were refused."""
     results: list[Accepted | SendProblem]
-    """What became of each."""
+    """The outcome of each."""
 
 
 class SendError(RequestError):

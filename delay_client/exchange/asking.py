@@ -1,4 +1,4 @@
-"""What a cancel_many() or move_many() asks: a call, in parts, each part of every delay group. Pure.
+"""Calls of cancel_many() and move_many(), in parts, each of which every delay group is asked. Pure.
 
 ChangeCall   all changes of a call, and what became of each
 Part         some of them, of one cluster and near in due time: one request to each master
@@ -103,9 +103,9 @@ class Part:
         self.answered: set[str] = set()
         """Servers that answered."""
         self.doubts: dict[str, str] = {}
-        """Why groups gave no answer."""
+        """Reasons for which groups gave no answer."""
         self._found: defaultdict[int, list[ChangeResult]] = defaultdict(list)
-        """What groups know, by place in the request."""
+        """Answers of groups, by place in the request."""
         self._facts_since_ms = 0
 
     def has_room_for(self, one: Wanted) -> bool:
@@ -178,13 +178,13 @@ class Asking:
         self.group = group
         self.server = server
         self.moves = moves
-        """How often a server named another one as the master of the group."""
+        """Times that a server named another one as the master of the group."""
         self.size = part.size
         self.attempts = 0
         self.is_in_flight = False
         self.retry_at = 0.0
         self.trouble = ""
-        """Why the last try failed; empty before one did."""
+        """Reason for which the last try failed; empty before one did."""
         self._ahead_ms = 0
 
     @property

@@ -190,7 +190,7 @@ class Changing:
         return [part for call in self._calls for part in call.parts]
 
     def _ask(self, asking: Asking) -> None:
-        """Have a request go out, in place of what was asked of its group."""
+        """Send a request, in place of what was asked of its group."""
         asking.part.asks[asking.group] = asking
         self._ready[asking.server].append(asking)
         self._wake(asking.retry_at)

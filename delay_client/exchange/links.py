@@ -54,7 +54,7 @@ class IllegalLinkMoveError(AssertionError):
 
 
 class Request(Protocol):
-    """What goes out in one frame, as far as a link has to know it."""
+    """Contents of one frame, as far as a link has to know them."""
 
     code: CommandCode
     attempts: int

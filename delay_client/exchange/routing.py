@@ -157,7 +157,7 @@ class MetaRouting:
         return self._meta.levels_ms
 
     def want_masters(self, now: float) -> None:
-        """Have a meta server tell which masters there are, and go on with it for a while."""
+        """Ask a meta server which masters there are, and go on with it for a while."""
         self._masters_until = now + self._config.idle_s
         self._masters_talk.is_needed = True
         if self._masters_link not in self.lines:

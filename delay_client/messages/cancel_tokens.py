@@ -21,7 +21,7 @@ _CRC: Final = struct.Struct(">I")
 
 
 class Place(NamedTuple):
-    """Where a message is: what a token says."""
+    """The place of a message, as a token says it."""
 
     cluster: int
     """Hash of the cluster's name; 0: not known."""

@@ -1,4 +1,4 @@
-"""What is to be cancelled or moved, as users name it, and what became of it."""
+"""Messages to be cancelled or moved, as users name them, and what became of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +77,7 @@ def _is_name(name: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """What became of a message that was to be cancelled or moved."""
+    """The outcome of a message that was to be cancelled or moved."""
 
     subject: str
     message_id: str
@@ -95,8 +95,8 @@ class Changed:
     reason: str = ""
     """What to know beside it; of IN_DOUBT which groups gave no answer, and why."""
     facts_since_ms: int = 0
-    """How far back all groups that answered know what became of messages: what is UNKNOWN may have
-    been delivered before."""
+    """The time since which all groups that answered know what became of messages: what is UNKNOWN
+    may have been delivered before."""
     by_name: Mapping[str, "Changed"] = field(default_factory=dict)
     """The same for each receiver name that has a copy; empty where there is one message."""
 

@@ -135,7 +135,7 @@ class BlockingClient:
         at: datetime | None = None,
         timeout: float | None = None,
     ) -> Changed:
-        """Have a message delivered at another time; as Client.move()."""
+        """Move a message to another time; as Client.move()."""
         work = partial(self._client.move, message, message_id, to=to, at=at, timeout=timeout)
         return self._thread.call(_Job(work))
 
@@ -149,7 +149,7 @@ class BlockingClient:
     def move_many(
         self, moves: Iterable[tuple[Named, When]], *, timeout: float | None = None
     ) -> list[ChangeOutcome]:
-        """Have many messages delivered at other times; as Client.move_many()."""
+        """Move many messages to other times; as Client.move_many()."""
         job = _Job(partial(self._client.move_many, list(moves), timeout=timeout))
         return self._thread.call(job)
 

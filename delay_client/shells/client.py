@@ -210,7 +210,7 @@ class Client(Shell[Line]):
         at: datetime | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (as cancel())
     ) -> Changed:
-        """Have a message delivered at another time: `to` a datetime, or seconds or a timedelta.
+        """Move a message to another time: `to` a datetime, or seconds or a timedelta.
 
         A delay counts from now. The message keeps its id and its bytes. All else is as cancel().
         """
@@ -235,7 +235,7 @@ class Client(Shell[Line]):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 (as cancel())
     ) -> list[ChangeOutcome]:
-        """Have many messages delivered at other times, each at its own; else as cancel_many()."""
+        """Move many messages to other times, each to its own; else as cancel_many()."""
         return await self._change_all(list(moves), timeout, is_move=True)
 
     async def _change_one(

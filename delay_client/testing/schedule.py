@@ -48,7 +48,7 @@ FAKE_SERVER: Final = "fake-cluster:1"
 
 _DAY_MS: Final = 86_400_000
 _WINDOW_MS: Final = 600_000
-"""For so long a message that is sent again is known: `duplicates.window_ms` of a server."""
+"""The time for which a message that is sent again is known: `duplicates.window_ms` of a server."""
 _PAST_MS: Final = 60_000
 """By so much a message may be moved into the past: clocks differ."""
 

@@ -65,7 +65,7 @@ class ChangeState(StrEnum):
 
 
 class ChangeResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of one message, for one name where several names receive it."""
+    """The outcome of one message, for one name where several names receive it."""
 
     item: Annotated[int, msgspec.Meta(ge=0, lt=CHANGES_MAX)]
     """Its place in the request."""
@@ -85,7 +85,7 @@ class ChangeResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChangeReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of all messages of a request: one result each, or one for each name."""
+    """The outcomes of all messages of a request: one result each, or one for each name."""
 
     results: tuple[ChangeResult, ...]
     facts_since_ms: Ms

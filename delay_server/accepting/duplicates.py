@@ -190,7 +190,7 @@ class Duplicates:
             self._gone[gone[gone >= behind - self._records_max] % self._records_max] = True
 
     def _begin(self, first: int, behind: int) -> None:
-        """Have records from `first` up to `behind` be originals, in the places of the oldest."""
+        """Make records from `first` up to `behind` originals, in the places of the oldest."""
         size = self._records_max
         begin, end = first % size, first % size + behind - first
         self._gone[begin:end] = False

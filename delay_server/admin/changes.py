@@ -49,7 +49,7 @@ class ChangeNamed(Request, frozen=True, kw_only=True):
 
 
 class Told(Answer, frozen=True, kw_only=True):
-    """What became of one message, for one name where several names receive it."""
+    """The outcome of one message, for one name where several names receive it."""
 
     item: Annotated[int, _about("Its place in the request.")]
     state: Annotated[str, _about("As docs/cancelling.md has it.")]
@@ -62,7 +62,7 @@ class Told(Answer, frozen=True, kw_only=True):
 
 
 class ChangedNamed(Answer, frozen=True, kw_only=True):
-    """What became of all messages of a request."""
+    """The outcomes of all messages of a request."""
 
     results: Annotated[list[Told], _about("One for each, or one for each name.")]
     facts_since_ms: Annotated[int, _about("How far back it is known what became of messages.")]

@@ -228,7 +228,7 @@ async def count_of(
 
 @dataclass(frozen=True, slots=True)
 class Takers:
-    """Those who take the messages of each subject, as far as it is known, and how fast."""
+    """Takers of the messages of each subject, as far as they are known, and how fast they are."""
 
     parts: Parts
     brokers: Sequence[str]

@@ -39,7 +39,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a slice ended; its text is four numbers with dots between."""
+    """The end of a slice; its text is four numbers with dots between."""
 
     start: int
     end: int

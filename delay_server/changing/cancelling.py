@@ -65,7 +65,7 @@ class Cancelling:
     # -- a change ----------------------------------------------------------------------------
 
     def enter(self, minutes: Mapping[int, int]) -> None:
-        """Have none of these sequences sent; `minutes` has the filed minute of each."""
+        """Keep these sequences from being sent; `minutes` has the filed minute of each."""
         self._minutes.update(minutes)
         self._unapplied.update(minutes)
 

@@ -103,7 +103,7 @@ class Changer:
         return job
 
     async def write_waiting(self) -> None:
-        """Have rows written that wait in memory, where there is space."""
+        """Write rows that wait in memory, where there is space."""
         await self._node.access.run(self._node.store.schedule.flush, self._now_ms())
 
     def last_filed(self) -> int:

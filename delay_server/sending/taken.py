@@ -1,4 +1,4 @@
-"""How many messages each group took in each minute of the last day."""
+"""Counts of the messages that each group took in each minute of the last day."""
 
 from typing import Final
 

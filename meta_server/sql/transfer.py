@@ -79,7 +79,7 @@ def read_export(lines: Iterable[bytes]) -> tuple[UUID, list[model.Change]]:
 
 
 def import_into(store: SqlStore, exported_uuid: UUID, changes: Sequence[model.Change]) -> int:
-    """Have a store without rows become the one exported; return how many rows and entries it has.
+    """Make a store without rows the one exported; return how many rows and entries it has.
 
     Raises StateError if it has a row or an entry, and what a commit raises.
     """

@@ -35,7 +35,7 @@ class HeldPart:
 
 @dataclass(frozen=True, slots=True)
 class Having:
-    """Who has an entry that is in flight, and for how many seconds."""
+    """The group that has an entry in flight, and for how many seconds."""
 
     group: str
     since_s: float

@@ -29,7 +29,7 @@ FACT_COLUMNS = ["sequence", "at_ms", "filed_minute", "target", "outcome", "posit
 RECORD_COLUMNS = [*ROW_COLUMNS, "kind", "filed_minute"]
 
 ORIGINS: Final = ("accepted", "copies", "retries")
-"""Where rows come from, by the number of an `Origin`."""
+"""Names of the origins of rows, by the number of an `Origin`."""
 OUTCOMES: tuple[str, ...] = tuple(outcome.name.lower() for outcome in Outcome)
 """Outcome 1 is the first. A number of 0 stands for what this version does not know."""
 DELIVERED = int(Outcome.DELIVERED)

@@ -20,7 +20,7 @@ from spark_tools.judge.tasks import GroupName
 from storage.batch.batches import Damage
 
 STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "repaired", "unknown")
-"""What a row can be; each is exactly one of them."""
+"""Kinds of rows; each row is of exactly one."""
 FACT_CLASSES: tuple[str, ...] = (
     "first",
     "duplicate",

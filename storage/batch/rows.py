@@ -32,7 +32,7 @@ ROW_COLUMNS_BYTES = 8 + 8 + 8 + 4 + 2 + 1
 
 
 class Origin(IntEnum):
-    """Where a row comes from; the numbers are on disk."""
+    """The origin of a row; the numbers are on disk."""
 
     ACCEPTED = 0
     """A producer sent it. Rows of dead segments have this number too."""

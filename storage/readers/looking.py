@@ -311,7 +311,7 @@ class PageLook(Look):
 
 
 class CountLook(Look):
-    """How many rows are pending, by name and by columns of time.
+    """Counts of pending rows, by name and by columns of time.
 
     A row counts under each name of its subject, in one of its numbers: the first for what is due
     before the first column, then one for each column, the last for what is due later.

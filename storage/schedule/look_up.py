@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """What became of a row; outcome: None where its facts cannot be read."""
+    """The outcome of a row; None where its facts cannot be read."""
 
     outcome: Outcome | None
     at_ms: int = 0
