@@ -28,6 +28,8 @@ PER_COMMIT: Final = (1, 20, 100, 1000)
 _MESSAGES: Final = 20_000
 """Measured of each kind."""
 _FILLING: Final = 10_000
+_FILLED: Final = 3
+"""Windows of messages that came before: it has but its largest table then."""
 _NOW_MS: Final = 1_788_220_800_000
 
 
@@ -146,7 +148,7 @@ def main() -> None:
         log = new_log(Path(scratch) / "full")
         window = Duplicates(log, DuplicatesConfig(), now_ms=lambda: _NOW_MS)
         window.catch_up()
-        sequence = fill(window, log, DuplicatesConfig().messages_max)
+        sequence = fill(window, log, _FILLED * DuplicatesConfig().messages_max)
         for per_commit in PER_COMMIT:
             look, note, sequence = measure(window, per_commit, sequence)
             repeat = measure_repeats(Path(scratch) / f"of {per_commit}", per_commit)

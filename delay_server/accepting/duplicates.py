@@ -77,7 +77,7 @@ class DuplicatesConfig:
     is confirmed and not kept twice; 0 keeps every copy. The message_log stays for so long."""
 
     messages_max: int = 4_000_000
-    """Messages that the node remembers for it at the most, 26 bytes of memory each; 0 keeps every
+    """Messages that the node remembers for it at the most, 25 bytes of memory each; 0 keeps every
     copy. With more messages in the window it is shorter: 13 s at 300,000 messages a second."""
 
     def __post_init__(self) -> None:
@@ -176,7 +176,7 @@ class Duplicates:
         first, behind = header.base_sequence, header.next_sequence
         if not self._marks or header.append_ms >= self._marks[-1][0] + _MARK_MS:
             self._marks.append((header.append_ms, first))
-        self._forget_old()
+        self._ids.forget_before(self._oldest)
         self._begin(first, behind)
         if header.kind in {RecordKind.MESSAGE, RecordKind.MOVE}:
             arrays = columns.arrays

@@ -3,15 +3,20 @@
     key, 64 bits --> bucket     [ slot 0 | slot 1 | ... | slot 31 ]     the next to be overwritten
                      mark, 32 bits, in a slot beside the low half of the sequence of its record
 
-A bucket is a ring: what comes to a full one takes the place of its oldest slot. There are three
-slots for each record that is to be remembered, so a bucket of 32 has about eleven of these. That
-more than 32 came to one of them is less likely than one in a million, and only the oldest of them
-is forgotten early. Nothing is ever moved or deleted, so that a question and an entry are a few
-operations of numpy each, whatever came before.
+A bucket is a ring: what comes to a full one takes the place of its oldest slot. There are five
+slots for every two records that are to be remembered, so a bucket of 32 has about thirteen of
+these. That more than 32 came to one of them is about as likely as two in a million, and only the
+oldest of them is forgotten early. Nothing is ever moved or deleted, so that a question and an entry
+are a few operations of numpy each, whatever came before.
+
+A table is begun small; when there is more to remember than it holds, one eight times as large takes
+what comes, up to the third, which holds all. Those before are asked as well until all they have is
+too old. So memory grows with what is remembered, and nothing is copied.
 
 Keys that differ may have one bucket and one mark: whoever asks looks at the records themselves.
 """
 
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -24,8 +29,15 @@ Places = npt.NDArray[np.intp]
 WAYS: Final = 32
 """Slots of a bucket."""
 
-SLOTS_PER_RECORD: Final = 3
+SLOTS_PER_RECORD: Final = 2.5
 """Slots for each record that is to be remembered; 8 bytes each."""
+
+FIRST_RECORDS: Final = 65_536
+"""Records of the first table: 1.3 MiB."""
+
+_GROWTH: Final = 8
+"""Records of a table for each of the one before. A small factor makes more tables to be asked, a
+large one more memory that is taken early."""
 
 _LOW: Final = 0xFFFF_FFFF
 _HALF, _ONE = np.uint64(32), np.uint32(1)
@@ -33,15 +45,62 @@ _NOTHING: Final = (np.zeros(0, np.intp), np.zeros(0, np.int64))
 
 
 class RecentIds:
-    """Keys and sequences of the last records that were added.
+    """Keys and sequences of the last records that were added."""
+
+    def __init__(self, records_max: int) -> None:
+        """Make a table that remembers at least so many records, with up to 24 bytes for each."""
+        self._records_max = records_max
+        self._first = 0
+        """The oldest sequence that is to be remembered."""
+        self._tables = [_Table(min(FIRST_RECORDS, records_max))]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory that it takes once all of its tables are in use."""
+        return sum(table.size_bytes for table in self._tables)
+
+    def find(self, keys: Keys, *, next_sequence: int) -> tuple[Places, Int64s]:
+        """Return the records that may have these keys: positions among the keys, and sequences.
+
+        A key may have none or several, in no order, and some that are another key's. next_sequence:
+        of the next record; what was added before is at most 2**32 records older.
+        """
+        if len(self._tables) == 1:
+            return self._tables[0].find(keys, next_sequence)
+        found = [table.find(keys, next_sequence) for table in self._tables]
+        some = [one for one in found if len(one[0])]
+        if not some:
+            return _NOTHING
+        places, sequences = zip(*some, strict=True)
+        return np.concatenate(places), np.concatenate(sequences)
+
+    def add(self, keys: Keys, sequences: Int64s) -> None:
+        """Remember one record for each key; the sequences ascend from call to call."""
+        newest = self._tables[-1]
+        if int(sequences[-1]) - self._first >= newest.records < self._records_max:
+            newest = _Table(min(newest.records * _GROWTH, self._records_max))
+            self._tables.append(newest)
+        newest.add(keys, sequences)
+
+    def forget_before(self, sequence: int) -> None:
+        """Remember no record with a lower sequence: drop the tables that have only such ones."""
+        self._first = sequence
+        while len(self._tables) > 1 and self._tables[0].last_sequence < sequence:
+            del self._tables[0]
+
+
+class _Table:
+    """Buckets of records, for a number of them.
 
     Invariant: a bucket's slots from its head on, around the ring, are ordered by when they were
     added. A slot without a record has mark 0, which no key has.
     """
 
-    def __init__(self, records_max: int) -> None:
-        """Make a table that remembers at least so many records; it takes 24 bytes for each."""
-        self._buckets = max(-(-records_max * SLOTS_PER_RECORD // WAYS), 1)
+    def __init__(self, records: int) -> None:
+        """Make a table that remembers at least so many records; it takes 20 bytes for each."""
+        self.records = records
+        self.last_sequence = 0
+        self._buckets = max(ceil(records * SLOTS_PER_RECORD / WAYS), 1)
         self._marks = np.zeros((self._buckets, WAYS), np.uint32)
         self._lows = np.zeros((self._buckets, WAYS), np.uint32)
         self._heads = np.zeros(self._buckets, np.uint8)
@@ -54,12 +113,8 @@ class RecentIds:
         """Bytes of memory that it takes once all of it is in use."""
         return self._marks.nbytes + self._lows.nbytes + self._heads.nbytes
 
-    def find(self, keys: Keys, *, next_sequence: int) -> tuple[Places, Int64s]:
-        """Return the records that may have these keys: positions among the keys, and sequences.
-
-        A key may have none or several, in no order, and some that are another key's. next_sequence:
-        of the next record; what was added before is at most 2**32 records older.
-        """
+    def find(self, keys: Keys, next_sequence: int) -> tuple[Places, Int64s]:
+        """Return what `RecentIds.find` does, of this table."""
         if len(keys) == 1:
             return self._find_one(int(keys[0]), next_sequence)
         buckets, marks = self._places(keys)
@@ -82,7 +137,8 @@ class RecentIds:
         return np.zeros(len(lows), np.intp), sequences
 
     def add(self, keys: Keys, sequences: Int64s) -> None:
-        """Remember one record for each key; the sequences ascend from call to call."""
+        """Remember one record for each key."""
+        self.last_sequence = int(sequences[-1])
         if len(keys) == 1:
             self._add_one(int(keys[0]), int(sequences[0]))
             return

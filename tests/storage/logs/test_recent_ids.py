@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.logs.recent_ids import WAYS, RecentIds
+from storage.logs.recent_ids import FIRST_RECORDS, WAYS, RecentIds
 from tests.seeds import examples
 
 
@@ -69,5 +69,37 @@ def test_a_batch_with_more_of_one_key_than_a_bucket_holds_leaves_the_last() -> N
     assert found_in(ids, [3, 4], 101) == [set(range(101 - WAYS, 101)), set()]
 
 
-def test_it_takes_as_much_memory_as_is_said() -> None:
-    assert RecentIds(4_000_000).size_bytes < 24.1 * 4_000_000
+def test_it_grows_with_what_is_added_and_finds_all_of_it() -> None:
+    most = 3_000_000
+    ids, chance = RecentIds(most), np.random.default_rng(7)
+    small = ids.size_bytes
+    assert small < 2 << 20
+    step = FIRST_RECORDS // 4
+    keys = chance.integers(0, 2**64, -(-most // step) * step, dtype=np.uint64)
+    for first in range(0, len(keys), step):
+        ids.add(keys[first : first + step], np.arange(first, first + step))
+        came = np.arange(0, first + step, step // 2)
+        places, sequences = ids.find(keys[came], next_sequence=first + step)
+        assert set(came) <= set(sequences[sequences == came[places]].tolist())
+    assert ids.size_bytes < 24.2 * most
+    ids.forget_before(FIRST_RECORDS - 1)
+    assert ids.size_bytes > 23 * most
+    ids.forget_before(len(keys) + 1)
+    assert 20 * most <= ids.size_bytes < 20.1 * most
+
+
+def test_it_stays_small_where_little_is_to_be_remembered() -> None:
+    ids, chance = RecentIds(3_000_000), np.random.default_rng(7)
+    small, step = ids.size_bytes, 1000
+    for first in range(0, 4 * FIRST_RECORDS, step):
+        keys = chance.integers(0, 2**64, step, dtype=np.uint64)
+        ids.add(keys, np.arange(first, first + step))
+        ids.forget_before(first + step - FIRST_RECORDS // 2)
+    assert ids.size_bytes == small
+
+
+def test_one_table_stays_when_all_that_it_has_is_too_old() -> None:
+    ids = RecentIds(100)
+    ids.add(keys_of([3]), np.arange(1, 2))
+    ids.forget_before(50)
+    assert found_in(ids, [3], 60) == [{1}]
