@@ -39,6 +39,9 @@ _GROWTH: Final = 8
 """Records of a table for each of the one before. A small factor makes more tables to be asked, a
 large one more memory that is taken early."""
 
+_AT_ONCE: Final = 1024
+"""Keys that are worked on in one go: what they need meanwhile stays in the cache of a core."""
+
 _LOW: Final = 0xFFFF_FFFF
 _HALF, _ONE = np.uint64(32), np.uint32(1)
 _NOTHING: Final = (np.zeros(0, np.intp), np.zeros(0, np.int64))
@@ -65,14 +68,17 @@ class RecentIds:
         A key may have none or several, in no order, and some that are another key's. next_sequence:
         of the next record; what was added before is at most 2**32 records older.
         """
-        if len(self._tables) == 1:
-            return self._tables[0].find(keys, next_sequence)
-        found = [table.find(keys, next_sequence) for table in self._tables]
-        some = [one for one in found if len(one[0])]
+        some = []
+        for begin in range(0, len(keys), _AT_ONCE):
+            piece = keys[begin : begin + _AT_ONCE] if begin or len(keys) > _AT_ONCE else keys
+            for table in self._tables:
+                places, sequences = table.find(piece, next_sequence)
+                if len(places):
+                    some.append((places + begin, sequences))
         if not some:
             return _NOTHING
-        places, sequences = zip(*some, strict=True)
-        return np.concatenate(places), np.concatenate(sequences)
+        all_places, all_sequences = zip(*some, strict=True)
+        return np.concatenate(all_places), np.concatenate(all_sequences)
 
     def add(self, keys: Keys, sequences: Int64s) -> None:
         """Remember one record for each key; the sequences ascend from call to call."""
@@ -80,7 +86,12 @@ class RecentIds:
         if int(sequences[-1]) - self._first >= newest.records < self._records_max:
             newest = _Table(min(newest.records * _GROWTH, self._records_max))
             self._tables.append(newest)
-        newest.add(keys, sequences)
+        if len(keys) <= _AT_ONCE:
+            newest.add(keys, sequences)
+            return
+        for begin in range(0, len(keys), _AT_ONCE):
+            end = begin + _AT_ONCE
+            newest.add(keys[begin:end], sequences[begin:end])
 
     def forget_before(self, sequence: int) -> None:
         """Remember no record with a lower sequence: drop the tables that have only such ones."""
@@ -101,8 +112,10 @@ class _Table:
         self.records = records
         self.last_sequence = 0
         self._buckets = max(ceil(records * SLOTS_PER_RECORD / WAYS), 1)
-        self._marks = np.zeros((self._buckets, WAYS), np.uint32)
-        self._lows = np.zeros((self._buckets, WAYS), np.uint32)
+        self._modulus = np.uint64(self._buckets)
+        # Memory that is written in order is had at a tenth of what a page here and there costs.
+        self._marks = np.full((self._buckets, WAYS), 0, np.uint32)
+        self._lows = np.full((self._buckets, WAYS), 0, np.uint32)
         self._heads = np.zeros(self._buckets, np.uint8)
         self._asked: Keys | None = None
         """The keys that were looked up last, which are added next as a rule."""
@@ -137,22 +150,24 @@ class _Table:
         return np.zeros(len(lows), np.intp), sequences
 
     def add(self, keys: Keys, sequences: Int64s) -> None:
-        """Remember one record for each key."""
+        """Remember one record for each key, but no more of one bucket than it has slots."""
         self.last_sequence = int(sequences[-1])
         if len(keys) == 1:
             self._add_one(int(keys[0]), int(sequences[0]))
             return
         buckets, marks = self._places(keys)
-        ways = self._heads.take(buckets).astype(np.intp)
-        ordered = np.sort(buckets)
-        if (ordered[1:] == ordered[:-1]).any():
-            ways += _ranks(buckets)
-            ways &= WAYS - 1
-        # Of those that share a slot or a head the last counts.
-        slots = buckets * WAYS + ways
-        self._marks.reshape(-1)[slots] = marks
-        self._lows.reshape(-1)[slots] = sequences & _LOW
-        self._heads[buckets] = (ways + 1) & (WAYS - 1)
+        lows = (sequences & _LOW).astype(np.uint32)
+        for _ in range(WAYS):
+            ways = self._heads.take(buckets)
+            slots = buckets * WAYS + ways
+            # Of those that share a slot the first has it, which is written last.
+            self._marks.reshape(-1)[slots[::-1]] = marks[::-1]
+            self._lows.reshape(-1)[slots[::-1]] = lows[::-1]
+            self._heads[buckets] = (ways + 1) & (WAYS - 1)
+            is_left = self._lows.reshape(-1).take(slots) != lows
+            if not is_left.any():
+                return
+            buckets, marks, lows = buckets[is_left], marks[is_left], lows[is_left]
 
     def _add_one(self, key: int, sequence: int) -> None:
         """Do the same for one key, at a third of the cost."""
@@ -165,20 +180,7 @@ class _Table:
     def _places(self, keys: Keys) -> tuple[Places, npt.NDArray[np.uint32]]:
         """Return the bucket and the mark of each key; those asked last are known."""
         if keys is not self._asked:
-            buckets = (keys % np.uint64(self._buckets)).astype(np.intp)
+            buckets = (keys % self._modulus).astype(np.intp)
             self._asked = keys
             self._asked_places = buckets, (keys >> _HALF).astype(np.uint32) | _ONE
         return self._asked_places
-
-
-def _ranks(buckets: Places) -> Places:
-    """Return for each bucket how many times it comes before."""
-    count = len(buckets)
-    order = np.argsort(buckets, kind="stable")
-    ordered = buckets[order]
-    numbers = np.arange(count)
-    begins = np.zeros(count, np.intp)
-    begins[1:] = np.where(ordered[1:] != ordered[:-1], numbers[1:], 0)
-    ranks = np.empty(count, np.intp)
-    ranks[order] = numbers - np.maximum.accumulate(begins)
-    return ranks
