@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import URL, Connection, Executable, bindparam, delete, insert, select, update
+from sqlalchemy import URL, Connection, Executable, bindparam, delete, insert, select, text, update
 
 from meta_server.known import model
 from meta_server.known.errors import ConflictError, StoreUnusableError
@@ -131,6 +131,10 @@ class _Step(NamedTuple):
 def _make(connection: Connection, steps: Sequence[_Step]) -> None:
     """Make steps of one kind and statement together; raise ConflictError."""
     kind, statement, _ = steps[0]
+    if statement is _ADD and connection.dialect.name == "sqlite":
+        rows = msgspec.json.encode([step.values for step in steps])
+        connection.execute(_ADD_ALL, {"rows": rows.decode()})
+        return
     result = connection.execute(
         statement,
         [step.values for step in steps],
@@ -180,6 +184,12 @@ _ITS_ROW: Final = (
 
 
 _ADD: Final = insert(ROW)
+_FIELDS: Final = ", ".join(f"json_extract(value, '$.{column.name}')" for column in ROW.c)
+_ADD_ALL: Final = text(
+    f"INSERT INTO {ROW.name} ({', '.join(ROW.c.keys())}) SELECT {_FIELDS} FROM json_each(:rows)"  # noqa: S608 (names of ours)
+)
+"""The same of many rows in one step: after each the store's thread waits for its turn again, which
+beside a busy loop takes half a millisecond."""
 _REPLACE: Final = update(ROW).where(*_ITS_ROW)
 _REMOVE: Final = delete(ROW).where(*_ITS_ROW)
 _RAISE_TIMESTAMP: Final = update(STORE).where(STORE.c.timestamp_ms < bindparam("its_timestamp_ms"))
