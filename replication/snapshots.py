@@ -12,6 +12,7 @@ refused with a sentence.
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -206,11 +207,8 @@ class Snapshots:
         return SnapshotBytes(data=data)
 
     def _read(self, asked: SnapshotRead) -> bytes:
-        file = self._disk.open_read(asked.path)
-        try:
+        with closing(self._disk.open_read(asked.path)) as file:
             data = file.read_at(asked.position, asked.size)
-        finally:
-            file.close()
         if len(data) < asked.size:
             # A file that was cut short: the slave tells it as damage.
             data = data.ljust(asked.size, b"\0")

@@ -311,6 +311,22 @@ def read_small(file: ReadableFile, bytes_max: int) -> bytes:
     return file.read_at(0, size)
 
 
+def replace_file(disk: Disk, path: str, buffers: Sequence[Bytes]) -> None:
+    """Replace a small file as a whole; durable when this returns.
+
+    A temporary file is written and fsynced before it takes the name. Raises StorageFullError, or
+    FatalDiskError.
+    """
+    temporary = f"{path}.tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    with contextlib.closing(disk.open(temporary, create=True)) as file:
+        file.write_at(0, buffers)
+        file.sync()
+    disk.rename(temporary, path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
 def next_data(file: ReadableFile, position: int) -> int | None:
     """Return where bytes may lie that are not zeros, from `position` on; None if nowhere.
 
@@ -326,11 +342,8 @@ def next_data(file: ReadableFile, position: int) -> int | None:
 
 def size_of(disk: ReadableDisk, path: str) -> int:
     """Return the size of a file in bytes. Raises OSError."""
-    file = disk.open_read(path)
-    try:
+    with contextlib.closing(disk.open_read(path)) as file:
         return file.size()
-    finally:
-        file.close()
 
 
 def size_if_opened(disk: ReadableDisk, path: str) -> int:

@@ -9,6 +9,7 @@ sequences that are lost by it. Reading goes on at the next good header with late
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from uuid import UUID
@@ -161,14 +162,12 @@ class LogWalk(Generic[T]):
         except FileNotFoundError:
             self._open_gap = self._damage(file, 0, 0, "the file is missing", lost=None)
             return
-        try:
+        with closing(opened):
             size = opened.size()
             if self._last_end is not None and file is self._files[-1]:
                 size = min(size, self._last_end)
             window = ReadAhead(opened, end=size, unreadable=self.unreadable)
             yield from self._walk_window(file, window, start, size)
-        finally:
-            opened.close()
 
     def _walk_window(
         self, file: LogFile, window: ReadAhead, start: int, size: int

@@ -6,6 +6,7 @@ cut       give up the end of a log that another node's log contradicts
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from storage.batch.batches import BatchHeader, LogBatch, contents_fault, decode_batch, decode_header
@@ -61,11 +62,8 @@ def read_batches_raw(
     if not found:
         return RawBatches(sequence, sequence, b"")
     begin = found[0][0]
-    opened = disk.open_read(file.path)
-    try:
+    with closing(disk.open_read(file.path)) as opened:
         data = opened.read_at(begin, size)
-    finally:
-        opened.close()
     view = memoryview(data)
     for position, header in found:
         part = view[position - begin : position - begin + header.size]
@@ -202,12 +200,9 @@ class TailCut:
         while self._files[-1].first_sequence > left.file_sequence:
             self._disk.unlink(self._files.pop().path)
             self._disk.sync_directory(self._directory)
-        file = self._disk.open(self._files[-1].path)
-        try:
+        with closing(self._disk.open(self._files[-1].path)) as file:
             file.truncate(left.position)
             file.sync()
-        finally:
-            file.close()
         return self._files
 
     def _size_of(self, file: LogFile) -> int:

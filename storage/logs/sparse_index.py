@@ -13,6 +13,7 @@ most: no image goes on behind the batch that it lies in.
 
 import bisect
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from storage.batch.batches import (
@@ -120,8 +121,7 @@ class SparseIndex:
 
         What is far before it need not be a batch.
         """
-        opened = self._disk.open_read(file.path)
-        try:
+        with closing(self._disk.open_read(file.path)) as opened:
             window = ReadAhead(opened, end=behind, unreadable=[], piece=_PIECE)
             low, high = known.position, behind
             while high - low > ENTRY_BYTES:
@@ -133,8 +133,6 @@ class SparseIndex:
                     high = middle
             # One batch begins in the first half of these bytes, so the second is walked over.
             far = self._batch_from(window, file, low - 2 * BELIEVED_BYTES, low)
-        finally:
-            opened.close()
         return known.position if far is None or far.position < known.position else far.position
 
     def _batch_from(self, window: ReadAhead, file: LogFile, start: int, end: int) -> Place | None:
@@ -160,11 +158,8 @@ class SparseIndex:
         return None
 
     def _walk(self, file: LogFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        opened = self._disk.open_read(file.path)
-        try:
+        with closing(self._disk.open_read(file.path)) as opened:
             window = ReadAhead(opened, end=end, unreadable=[], piece=_PIECE)
             yield from walk_batches(
                 window.view, start=start, end=end, seed=self._seed, path=file.path
             )
-        finally:
-            opened.close()

@@ -716,11 +716,8 @@ class _Recovery:
             for path in (state.key.path, state.key.facts_path):
                 # What is missing or damaged is reported by those who read it.
                 with contextlib.suppress(DamagedError, OSError):
-                    file = self._disk.open_read(path)
-                    try:
+                    with contextlib.closing(self._disk.open_read(path)) as file:
                         head = file.read_at(0, HEADER_SIZE_MAX)
-                    finally:
-                        file.close()
                     decode_file_header(head, path=path, log_uuid=self._identity.log_uuid)
 
     def _restore_segments(
@@ -756,22 +753,16 @@ class _Recovery:
 
     def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:
         """Keep a copy of a segment file that is about to be cut: lost records may be in it."""
-        opened = self._disk.open_read(segment.path)
-        try:
+        with contextlib.closing(self._disk.open_read(segment.path)) as opened:
             if opened.size() <= segment.length:
                 return
             path = self._name_aside(segment.path)
-            copy = self._disk.open(path, create=True)
-            try:
+            with contextlib.closing(self._disk.open(path, create=True)) as copy:
                 position = next_data(opened, 0)
                 while position is not None and (data := opened.read_at(position, PIECE)):
                     position += copy.write_at(position, [data])
                     position = next_data(opened, position)
                 copy.sync()
-            finally:
-                copy.close()
-        finally:
-            opened.close()
         self._disk.sync_directory(QUARANTINE_DIRECTORY)
         summary.quarantined.append(path)
 

@@ -16,6 +16,7 @@ names does not exist. Written to a temporary file, fsynced, renamed, the directo
 """
 
 import struct
+from contextlib import closing
 from typing import Annotated, TypeVar
 from uuid import UUID
 from zlib import crc32
@@ -30,7 +31,7 @@ from storage.batch.file_header import (
     decode_file_header,
     encode_file_header,
 )
-from storage.disk.disk import Disk, ListedDisk, ReadableDisk, read_small
+from storage.disk.disk import Disk, ListedDisk, ReadableDisk, read_small, replace_file
 from storage.disk.errors import (
     DamagedError,
     NotPermittedError,
@@ -42,7 +43,6 @@ from storage.disk.spans import SegmentKey, Span, can_begin
 from storage.state.durable_end import DurableEnd
 
 CHECKPOINT_PATH = "checkpoint/checkpoint"
-_TEMPORARY_PATH = "checkpoint/checkpoint.tmp"
 _PREFIX = struct.Struct("<II")
 CHECKPOINT_BYTES_MAX = 256 * 1024 * 1024
 """A segment has 100 bytes in it, a retired file 60: this is room for two millions of them. A larger
@@ -189,16 +189,7 @@ def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None
     seed = log_seed(log_uuid, LogKind.CHECKPOINT)
     parts = [_PREFIX.pack(len(data), crc32(data, seed)) + data for data in parts]
     header = encode_file_header(FileHeader(kind=LogKind.CHECKPOINT, log_uuid=log_uuid))
-    if disk.exists(_TEMPORARY_PATH):
-        disk.unlink(_TEMPORARY_PATH)
-    file = disk.open(_TEMPORARY_PATH, create=True)
-    try:
-        file.write_at(0, [header, *parts])
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(_TEMPORARY_PATH, CHECKPOINT_PATH)
-    disk.sync_directory("checkpoint")
+    replace_file(disk, CHECKPOINT_PATH, [header, *parts])
 
 
 def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
@@ -261,11 +252,8 @@ def _part(data: bytes, position: int, as_type: type[_Part], seed: int) -> tuple[
 
 def _read(disk: ReadableDisk) -> bytes:
     try:
-        file = disk.open_read(CHECKPOINT_PATH)
-        try:
+        with closing(disk.open_read(CHECKPOINT_PATH)) as file:
             return read_small(file, CHECKPOINT_BYTES_MAX)
-        finally:
-            file.close()
     except (NotPermittedError, NotRegularFileError):
         raise
     except OSError as error:

@@ -12,6 +12,7 @@ document says is its user's business.
 
 import struct
 import zlib
+from contextlib import closing
 from typing import Final
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from storage.batch.file_header import (
     decode_file_header,
     encode_file_header,
 )
-from storage.disk.disk import Disk, read_small
+from storage.disk.disk import Disk, read_small, replace_file
 from storage.disk.errors import DamagedError
 
 _PREFIX: Final = struct.Struct("<II")
@@ -60,11 +61,10 @@ class DocumentFile:
         except FileNotFoundError:
             return None
         try:
-            data = read_small(file, self._bytes_max)
+            with closing(file):
+                data = read_small(file, self._bytes_max)
         except OSError as error:
             raise self.damaged(0, f"cannot be read: {error}") from error
-        finally:
-            file.close()
         header = decode_file_header(data, path=self.path, kind=self._kind)
         if header.log_uuid != self._owner:
             raise self.damaged(0, "is of another data directory")
@@ -84,18 +84,8 @@ class DocumentFile:
 
     def write(self, document: bytes) -> None:
         """Replace the document; durable when this returns. StorageFullError, FatalDiskError."""
-        temporary = f"{self.path}.tmp"
-        if self._disk.exists(temporary):
-            self._disk.unlink(temporary)
-        file = self._disk.open(temporary, create=True)
-        try:
-            prefix = _PREFIX.pack(len(document), self._crc_of(document))
-            file.write_at(0, [self._header, prefix, document])
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(temporary, self.path)
-        self._disk.sync_directory("")
+        prefix = _PREFIX.pack(len(document), self._crc_of(document))
+        replace_file(self._disk, self.path, [self._header, prefix, document])
 
     def damaged(self, position: int, reason: str) -> DamagedError:
         """Return the error that says what is wrong with the file."""

@@ -26,12 +26,13 @@ file: it never is missing, short or of zeros beside a log that somebody counts o
 
 import struct
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from uuid import UUID
 
 from storage.batch.batches import log_seed
 from storage.batch.file_header import LogKind
-from storage.disk.disk import Disk, File, ReadableDisk, ReadableFile
+from storage.disk.disk import Disk, File, ReadableDisk, ReadableFile, replace_file
 from storage.disk.errors import DamagedError, DataDirectoryError, require_version
 
 DURABLE_END_NAME = "durable_end"
@@ -176,11 +177,9 @@ class DurableEndReader:
             file = self._readable.open_read(self._path)
         except FileNotFoundError:
             return None
-        try:
+        with closing(file):
             self.missing = self._missing_bytes(file)
             slots = [self._read_slot(file, position) for position in SLOT_POSITIONS]
-        finally:
-            file.close()
         damages = [slot for slot in slots if isinstance(slot, DamagedError)]
         self.damaged_slot = next(iter(damages), None)
         for number, slot in enumerate(slots):
@@ -235,7 +234,6 @@ class DurableEndFile(DurableEndReader):
         """Prepare for the log in `directory`."""
         super().__init__(disk, directory, log_uuid=log_uuid)
         self._disk = disk
-        self._directory = directory
         self._file: File | None = None
         self._slot_is_whole = True
         self.synced = True
@@ -284,17 +282,7 @@ class DurableEndFile(DurableEndReader):
         """
         counter = max(self._counter, COUNTER_BASE) + 2
         slots = [self._encode(end, counter), self._encode(end, counter - 1)]
-        temporary = f"{self._path}.tmp"
-        if self._disk.exists(temporary):
-            self._disk.unlink(temporary)
-        file = self._disk.open(temporary, create=True)
-        try:
-            file.write_at(0, [slot.ljust(_SECTOR, b"\0") for slot in slots])
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(temporary, self._path)
-        self._disk.sync_directory(self._directory)
+        replace_file(self._disk, self._path, [slot.ljust(_SECTOR, b"\0") for slot in slots])
         self._file = self._disk.open(self._path)
         self._counter, self.is_whole, self._slot = counter, True, 1
 

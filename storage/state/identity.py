@@ -21,6 +21,7 @@ replaced whole: temporary file, fsync, rename, fsync of the directory.
 import random
 import struct
 import zlib
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -33,11 +34,10 @@ from storage.batch.file_header import (
     decode_file_header,
     encode_file_header,
 )
-from storage.disk.disk import Disk, ReadableDisk, read_small
+from storage.disk.disk import Disk, ReadableDisk, read_small, replace_file
 from storage.disk.errors import DamagedError, DataDirectoryError
 
 IDENTITY_PATH = "identity"
-_TEMPORARY_PATH = "identity.tmp"
 _BODY = struct.Struct("<16sQHHHH")
 _CRC = struct.Struct("<I")
 _NAME_SIZE_MAX = 255
@@ -115,12 +115,11 @@ def read_identity(disk: ReadableDisk, path: str = IDENTITY_PATH) -> Identity | N
     except FileNotFoundError:
         return None
     try:
-        data = read_small(file, IDENTITY_BYTES_MAX)
+        with closing(file):
+            data = read_small(file, IDENTITY_BYTES_MAX)
     except OSError as error:
         reason = f"cannot be read: {error}"
         raise DamagedError(path=path, position=0, reason=reason) from error
-    finally:
-        file.close()
     return decode_identity(data, path=path)
 
 
@@ -206,13 +205,4 @@ def _compare(found: Identity, names: dict[str, str | None]) -> None:
 
 def write_identity(disk: Disk, identity: Identity) -> None:
     """Replace the identity; durable when this returns. StorageFullError, FatalDiskError."""
-    if disk.exists(_TEMPORARY_PATH):
-        disk.unlink(_TEMPORARY_PATH)
-    file = disk.open(_TEMPORARY_PATH, create=True)
-    try:
-        file.write_at(0, [encode_identity(identity)])
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(_TEMPORARY_PATH, IDENTITY_PATH)
-    disk.sync_directory("")
+    replace_file(disk, IDENTITY_PATH, [encode_identity(identity)])

@@ -7,6 +7,7 @@ written, or what a crash left of it.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
@@ -255,11 +256,8 @@ def header_of(disk: Disk, path: str, log_uuid: UUID | None) -> FileHeader:
     if kind is not None and log_uuid is not None and (key is not None or first is not None):
         said = FileHeader(kind=kind, log_uuid=log_uuid)
     else:
-        file = disk.open_read(path)
-        try:
+        with closing(disk.open_read(path)) as file:
             said = decode_file_header(file.read_at(0, HEADER_SIZE_MAX), path=path)
-        finally:
-            file.close()
     if key is not None:
         return replace(said, span=key.span, start_minute=key.start, first_sequence=0)
     return said if first is None else replace(said, first_sequence=first)

@@ -405,11 +405,12 @@ SERVER = {
         ),
         # Seals are durable before the checkpoint drops their segments.
         "seals after the checkpoint": mutant(drop("SealsLog.append", "file.file().sync()"), seed=1),
-        # The temporary file is durable before it takes the checkpoint's name.
-        "checkpoint renamed unsynced": mutant(drop("write_checkpoint", "file.sync()"), seed=1),
+        # The temporary file is durable before it takes the name of the checkpoint, the identity or
+        # a document.
+        "checkpoint renamed unsynced": mutant(drop("replace_file", "file.sync()"), seed=1),
         # A checkpoint counts, and what it retires may go, only when its name is durable.
         "checkpoint's name unsynced": mutant(
-            drop("write_checkpoint", "disk.sync_directory(...)"), seed=1
+            drop("replace_file", "disk.sync_directory(...)"), seed=1
         ),
         # A checkpoint is always there: the first start writes an empty one.
         "no checkpoint before the first seal": mutant(
@@ -497,8 +498,6 @@ SERVER = {
         "incarnation not counted": mutant(
             swap("open_identity", "found.incarnation + 1", "found.incarnation"), seed=2
         ),
-        # The identity is durable before it takes its name.
-        "identity renamed unsynced": mutant(drop("write_identity", "file.sync()"), seed=2),
     },
     "4 retention": {
         # A seal marks a segment as deleted, durably, before its files go.
