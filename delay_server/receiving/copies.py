@@ -14,7 +14,6 @@ another subject, would be late if each waited for a commit of its own.
 Until the MOVE is filed a message counts as out of the wheel, so that no other part delivers it.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,8 @@ from delay_server.accepting.intake import Intake
 from delay_server.filing.unfiled import UnfiledRecords
 from delay_server.receiving.moves import move_of
 from delay_transport.seams.outbox import Wakeup
+from sender.queues.lanes import LaneQueue
+from sender.queues.parcels import first_try
 from storage.batch.batches import COPIES
 from storage.batch.entries import ENTRY, Entries
 from storage.logs.message_log import Draft
@@ -42,8 +43,11 @@ from storage.readers.item_reader import Items
 _ROWS_AT_ONCE: Final = 512
 """Messages copied by one commit at the most; to read so many takes less than a millisecond."""
 
-_BYTES_AT_ONCE: Final = 1024 * 1024
-"""Bytes of all their copies, unless a single message has more."""
+_BYTES_AT_ONCE: Final = 128 * 1024
+"""Their bytes, unless a single message has more; there are up to 16 copies of each."""
+
+_TURN_ROWS: Final = 64
+"""Messages of one subject after which it is the turn of the next one."""
 
 _NO_SPACE_RETRY_S: Final = 10.0
 """Each try reads the items once more."""
@@ -81,31 +85,33 @@ class Copier:
         self._give_back = give_back
         self._on_damaged = on_damaged
         self._on_changed = on_changed
-        self._waiting: dict[int, deque[Entries]] = {}
-        """By the number of a subject, what is to be copied of it."""
+        self._waiting = LaneQueue(turn_items=_TURN_ROWS)
+        """What is to be copied, with the number of a subject as its lane."""
         self._more = Wakeup()
-        self.count = 0
-        """Messages that wait here; not those whose records are being appended."""
         self.copied = 0
         """Copies that were made."""
+
+    @property
+    def count(self) -> int:
+        """Messages that wait here; not those whose records are being appended."""
+        return self._waiting.count
 
     def take(self, entries: Entries) -> None:
         """Take messages of subjects that several names receive."""
         subjects = entries["subject"]
         for subject in np.unique(subjects).tolist():
-            self._waiting.setdefault(subject, deque()).append(entries[subjects == subject])
-        self.count += len(entries)
+            self._waiting.append(first_try(entries[subjects == subject], lane=subject))
         self._more.wake()
 
     def held(self) -> Iterator[Entries]:
         """Yield the entries of all messages that wait here."""
-        for waiting in self._waiting.values():
-            yield from waiting
+        for parcel in self._waiting.parcels():
+            yield parcel.entries
 
     async def run(self) -> None:
         """Copy what comes."""
         while True:
-            if not self._waiting:
+            if not self.count:
                 await self._more.sleep()
                 continue
             if not await self._copy_next():
@@ -133,30 +139,17 @@ class Copier:
 
         Subjects take turns. What no name receives any more is given back instead.
         """
+        batch = self._waiting.take(items_max=_ROWS_AT_ONCE, bytes_max=_BYTES_AT_ONCE, any_size=True)
+        assert batch is not None, "something waits"
         parts: list[Entries] = [np.zeros(0, ENTRY)]
         subjects: list[tuple[bytes, ...]] = []
-        bytes_left = _BYTES_AT_ONCE
-        while self._waiting and len(subjects) < _ROWS_AT_ONCE:
-            number, waiting = next(iter(self._waiting.items()))
-            copies = self._copies_of(number)
-            sizes = np.cumsum(waiting[0]["size"][: _ROWS_AT_ONCE - len(subjects)], dtype=np.int64)
-            fitting = int(np.searchsorted(sizes * len(copies), bytes_left, side="right"))
-            if not fitting and subjects:
-                break
-            # A single message may have more bytes.
-            part, rest = np.split(waiting.popleft(), [max(fitting, 1)])
-            if len(rest):
-                waiting.appendleft(rest)
-            del self._waiting[number]
-            if waiting:
-                self._waiting[number] = waiting
-            self.count -= len(part)
+        for parcel in batch.by_lane():
+            copies = self._copies_of(parcel.lane)
             if copies:
-                bytes_left -= int(sizes[len(part) - 1]) * len(copies)
-                parts.append(part)
-                subjects += [copies] * len(part)
+                parts.append(parcel.entries)
+                subjects += [copies] * len(parcel)
             else:
-                self._give_back(part)
+                self._give_back(parcel.entries)
         return np.concatenate(parts), subjects
 
     def _copies_of(self, subject: int) -> tuple[bytes, ...]:
