@@ -8,8 +8,8 @@
                 +---------------------------------+-------------+
 
 Everything here is index entries in arrays; bytes are read just before a request is written. Which
-group gets what is decided by a Routing, which groups there are by group_set.py, how one is doing by
-group.py. What waits for a time is kept by put_off.py, what is known from earlier tries by
+group gets what is decided by routing.py, which groups there are by group_set.py, how one is doing
+by group.py. What waits for a time is kept by put_off.py, what is known from earlier tries by
 history.py.
 """
 
@@ -32,7 +32,7 @@ from sender.groups.group_rules import GroupRule
 from sender.groups.group_set import AnyGroup, GroupSet
 from sender.groups.group_status import GroupStatus
 from sender.groups.readable import ReadItems
-from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted, in_their_lanes
+from sender.groups.routing import LATER, LaneRoutes, LaneView, Weighted, in_their_lanes
 from sender.outcomes.answers import Codes, permanent
 from sender.outcomes.dead import OnDead
 from sender.outcomes.history import History
@@ -110,7 +110,6 @@ class Sender:
         on_outcome: OnOutcome,
         on_damaged: Callable[[Entries], None],
         on_dead: OnDead,
-        routing: Routing | None = None,
         routes: LaneRoutes | None = None,
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -135,7 +134,7 @@ class Sender:
         self.gives_up = True
         """Whether what is refused for good becomes a dead letter; else it is tried on."""
         self._history = History(config=config, on_dead=on_dead)
-        self._routing = routing or Weighted(batch_items=config.batch_items)
+        self._routing = Weighted(batch_items=config.batch_items)
         self._routes = routes
         self._groups = GroupSet(
             targets,

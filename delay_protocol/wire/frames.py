@@ -143,18 +143,6 @@ class FrameDecoder:
         return max(4 + int(_TOTAL.unpack_from(self._buffer)[0]) - len(self._buffer), 0)
 
     @property
-    def announced(self) -> tuple[int, int] | None:
-        """Bytes and opaque of the first frame, once its head is there; None before.
-
-        To be asked after the frames were taken, by those who know how long an answer may be: the
-        rest of it may never come.
-        """
-        if self._fault is not None or len(self._buffer) < FRAME_OVERHEAD:
-            return None
-        total, _, _, _, _, opaque, _, _ = _HEADER.unpack_from(self._buffer)
-        return 4 + int(total), int(opaque)
-
-    @property
     def fault(self) -> RemoteProtocolError | None:
         """What ended the stream, once the decoder has seen it; the next call raises it."""
         return self._fault

@@ -12,9 +12,9 @@ from typing import Final, Protocol
 import trio
 
 from delay_protocol.basics.codes import CommandCode
-from delay_protocol.basics.errors import FrameSizeError, RemoteProtocolError
-from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, encode_request
-from sender.outcomes.answers import Items, answer_bytes_max
+from delay_protocol.basics.errors import RemoteProtocolError
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from sender.outcomes.answers import Items
 from sender.queues.parcels import Batch
 
 SEND_VERSION: Final = 7
@@ -22,9 +22,6 @@ SEND_VERSION: Final = 7
 
 _RECEIVE_SIZE = 64 * 1024
 _OPAQUE_MAX = 2**31 - 1
-
-_OF_NO_ITEMS: Final = answer_bytes_max(items=0, size=0)
-"""Bytes of an answer to a HELLO or a heartbeat."""
 
 
 class End(Enum):
@@ -56,7 +53,6 @@ class Request:
     """A request in flight. What it was sent with is kept for its answer: a retry reads it anew."""
 
     __slots__ = (
-        "answer_bytes_max",
         "batch",
         "is_beside",
         "items",
@@ -70,8 +66,6 @@ class Request:
         """As read, to find out whom an answer means; those of the batch are not empty."""
         self.size = size
         """Bytes of the items."""
-        self.answer_bytes_max = answer_bytes_max(items=len(batch), size=size)
-        """Bytes of the frame that answers it."""
         self.sent_at = 0.0
         """When the first byte went out, in trio's time."""
         self.is_beside = is_beside
@@ -128,8 +122,6 @@ class BrokerConnection:
         self._stream = stream
         self._source = source
         self._decoder = FrameDecoder(frame_bytes_max=answer_bytes_max)
-        self._answer_bytes_max = _OF_NO_ITEMS
-        """Of the answers to all that was sent so far: one may come late, when nobody waits."""
         self._request_timeout_s = request_timeout_s
         self._stall_s = stall_s
         self._heartbeat_s = heartbeat_s
@@ -174,7 +166,8 @@ class BrokerConnection:
                     if frame.is_response and frame.opaque == opaque:
                         return frame
                     self.answers_unmatched += 1
-                self._check_announced()
+                if self._decoder.fault is not None:
+                    raise self._decoder.fault
         return None
 
     async def run(self) -> tuple[End, str]:
@@ -211,7 +204,6 @@ class BrokerConnection:
             self._heartbeat_sent_at = now
         else:
             request.sent_at = now
-            self._answer_bytes_max = max(self._answer_bytes_max, request.answer_bytes_max)
         self.in_flight[opaque] = request
         self._sent.set()
         frame = encode_request(code=code, opaque=opaque, body=body, version=SEND_VERSION)
@@ -237,12 +229,7 @@ class BrokerConnection:
             except RemoteProtocolError as error:
                 self._finish(End.LOST if self._decoder.fault is None else End.GARBAGE, str(error))
                 return
-            try:
-                self._match(frames)
-                self._check_announced()
-            except FrameSizeError as error:
-                self._finish(End.GARBAGE, str(error))
-                return
+            self._match(frames)
             if self._decoder.fault is not None:
                 self._finish(End.GARBAGE, str(self._decoder.fault))
                 return
@@ -252,8 +239,6 @@ class BrokerConnection:
 
     def _match(self, frames: list[Frame]) -> None:
         for frame in frames:
-            if frame.body:
-                self._check_size(FRAME_OVERHEAD + len(frame.body), frame.opaque)
             if not frame.is_response or frame.opaque not in self.in_flight:
                 self.answers_unmatched += 1
                 continue
@@ -262,20 +247,6 @@ class BrokerConnection:
                 self._source.answered(request, frame)
         self._end_if_retired()
         self._work.set()
-
-    def _check_announced(self) -> None:
-        """Raise FrameSizeError if a frame has begun that is too long; the rest may never come."""
-        announced = self._decoder.announced
-        if announced is not None:
-            self._check_size(*announced)
-
-    def _check_size(self, size: int, opaque: int) -> None:
-        most = self._answer_bytes_max
-        if opaque in self.in_flight:
-            request = self.in_flight[opaque]
-            most = _OF_NO_ITEMS if request is None else request.answer_bytes_max
-        if size > most:
-            raise FrameSizeError(total=size - 4, frame_bytes_max=most)
 
     async def _watch(self) -> None:
         """Tell of requests that wait long, and give up those whose time has run out.

@@ -4,8 +4,6 @@ A broker answers the HELLO with success, or, if it is QMQ's, that it does not kn
 server answers with what it is: what it got could come back, so it gets nothing.
 """
 
-from typing import Final
-
 import structlog
 import trio
 
@@ -16,13 +14,10 @@ from delay_transport.seams.errors import TransportError
 from delay_transport.seams.runtime import Network
 from delay_transport.seams.trouble import Trouble
 from sender.groups.connection import BrokerConnection, End, RequestSource
+from sender.outcomes.answers import answer_bytes_max
 from sender.settings.config import BrokerGroup, SenderConfig
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
-
-_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A broker whose answer is a larger frame is not one; its connection is closed. What may answer a
-request is bounded more closely (sender.outcomes.answers)."""
 
 Obstacle = tuple[End, str]
 """Why there is no connection, and the same for people."""
@@ -75,7 +70,7 @@ class Connector:
         connection = BrokerConnection(
             stream,
             source,
-            answer_bytes_max=_ANSWER_BYTES_MAX,
+            answer_bytes_max=answer_bytes_max(items=config.batch_items, size=config.batch_bytes),
             request_timeout_s=config.request_timeout_s,
             stall_s=config.slow_s,
             heartbeat_s=config.heartbeat_s,

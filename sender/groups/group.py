@@ -24,7 +24,7 @@ from sender.groups.connector import Connector
 from sender.groups.group_health import GroupHealth
 from sender.groups.group_queue import GroupQueue
 from sender.groups.group_rules import NO_RULE, GroupRule
-from sender.groups.group_status import MOVES, GroupState, GroupStatus
+from sender.groups.group_status import GroupState, GroupStatus
 from sender.groups.intake import Intake
 from sender.groups.readable import ReadItems
 from sender.groups.requests import Requests, Settlement
@@ -461,7 +461,7 @@ class Group:
     def timed_out(self, request: Request | None) -> None:
         """Take the news that there was no answer in time, which says something about the group."""
         if request is not None:
-            self._requests.timed_out(request)
+            self._requests.unanswered(request)
         self._failed(Failure.TIMEOUT, f"no answer within {self._config.request_timeout_s:g} s")
 
     def stalled(self) -> None:
@@ -538,7 +538,6 @@ class Group:
             self._owner.give_back(parcels)
 
     def _move(self, state: GroupState) -> None:
-        assert state in MOVES[self.state], f"{self.name}: {self.state} -> {state}"
         self.state = state
         if state is GroupState.DOWN:
             self._look_at_health()

@@ -10,7 +10,6 @@ connection is UP, and what is sent then is up to the circuit.
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
 
 from sender.groups.connection import End
 from sender.groups.group_rules import GroupRule
@@ -31,20 +30,6 @@ class GroupState(Enum):
     """Refuses our epoch. Never tried again."""
 
 
-MOVES: Final = {
-    GroupState.DOWN: {GroupState.CONNECTING},
-    GroupState.CONNECTING: {
-        GroupState.UP,
-        GroupState.DOWN,
-        GroupState.FENCED,
-    },
-    GroupState.UP: {GroupState.RETIRING, GroupState.DOWN},
-    GroupState.RETIRING: {GroupState.DOWN},
-    GroupState.FENCED: set[GroupState](),
-}
-"""What may follow each state."""
-
-
 @dataclass(slots=True, kw_only=True)
 class GroupCounts:
     """What happened at one group so far; numbers only grow. Items unless it says requests."""
@@ -58,9 +43,6 @@ class GroupCounts:
     """Refused, by a code of their own or with their whole request; tried again."""
     possible_duplicates: int = 0
     """Tried again although the group may have taken them."""
-    requests_timed_out: int = 0
-    requests_lost: int = 0
-    """Requests unanswered when their connection ended."""
     ends: dict[End, int] = field(default_factory=lambda: dict.fromkeys(End, 0))
     """Connections (or attempts at one) by why they ended."""
     changes: dict[CircuitState, int] = field(default_factory=lambda: dict.fromkeys(CircuitState, 0))

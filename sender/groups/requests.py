@@ -97,23 +97,16 @@ class Requests:
         self.counts.refused += len(request.batch)
         self._settlement.retry(request.batch, avoid=self._number)
 
-    def timed_out(self, request: Request) -> None:
-        """Have the entries of a request tried again that was not answered in time."""
+    def unanswered(self, request: Request) -> None:
+        """Have the entries of a request tried again that was not answered: it may have arrived."""
         self._landed(request)
-        self.counts.requests_timed_out += 1
-        self.doubtful(request.batch)
-
-    def lost(self, request: Request) -> None:
-        """Have the entries of a request tried again whose connection has ended."""
-        self._landed(request)
-        self.counts.requests_lost += 1
         self.doubtful(request.batch)
 
     def connection_ended(self, connection: BrokerConnection) -> None:
         """Have tried again what was in flight on a connection: it may have arrived or not."""
         for request in connection.in_flight.values():
             if request is not None:
-                self.lost(request)
+                self.unanswered(request)
 
     def doubtful(self, batch: Batch) -> None:
         """Have entries tried again that the group may have taken."""

@@ -2,10 +2,10 @@
 
 The sender asks for a choice whenever entries wait and a group has room, with the groups as they are
 found by entries of that lane: what room they have, and what a turn of theirs is worth. How a group
-is doing is no business of a Routing; what the doing of one means for another is (`is_well`).
+is doing does not matter here; what the doing of one means for another does (`is_well`).
 
-Where groups differ by subject a lane has one set of groups, told by LaneRoutes, and a Routing is
-shown those alone: so nothing is looked up for a message.
+Where groups differ by subject a lane has one set of groups, told by LaneRoutes, and the choice is
+among those alone: so nothing is looked up for a message.
 """
 
 import math
@@ -37,49 +37,19 @@ Choices = npt.NDArray[np.int16]
 """For each entry the position of its group among those offered, or LATER."""
 
 
-class GroupView(Protocol):
-    """What a choice may depend on."""
-
-    @property
-    def name(self) -> str:
-        """The group's name."""
-
-    @property
-    def room(self) -> int:
-        """How many of these entries it can be given now; 0 while it can be sent nothing."""
-
-    @property
-    def is_well(self) -> bool:
-        """Whether it takes these entries, in good time, if perhaps not now."""
-
-    @property
-    def room_beside(self) -> int:
-        """How many it should be given beside groups that are well; never more than `room`."""
-
-    @property
-    def weight(self) -> float:
-        """What a turn of it is worth now; more than 0."""
-
-
 @dataclass(slots=True)
 class LaneView:
-    """A GroupView: the group as the entries of one lane find it at one moment."""
+    """A group as the entries of one lane find it at one moment: what a choice depends on."""
 
     name: str
     room: int
+    """Entries that it can be given now; 0 while it can be sent nothing."""
     is_well: bool
+    """Whether it takes these entries, in good time, if perhaps not now."""
     room_beside: int
+    """Entries that it should be given beside groups that are well; never more than `room`."""
     weight: float
-
-
-class Routing(Protocol):
-    """Chooses groups for entries."""
-
-    def choose(self, entries: Entries, *, avoid: int, groups: Sequence[GroupView]) -> Choices:
-        """Return the group of each entry. No group may get more entries than it has room.
-
-        `avoid` is the position of the group where these entries failed last, or NOBODY.
-        """
+    """What a turn of it is worth now; more than 0."""
 
 
 class LaneRoutes(Protocol):
@@ -147,8 +117,11 @@ class Weighted:
         to their credit, in entries: with one for all sets, what a lane of one group gets there
         would be missing in other lanes."""
 
-    def choose(self, entries: Entries, *, avoid: int, groups: Sequence[GroupView]) -> Choices:
-        """Return the group of each entry."""
+    def choose(self, entries: Entries, *, avoid: int, groups: Sequence[LaneView]) -> Choices:
+        """Return the group of each entry. None gets more entries than it has room.
+
+        `avoid` is the position of the group where these entries failed last, or NOBODY.
+        """
         choices = np.full(len(entries), LATER, np.int16)
         rooms = _rooms(groups, avoid)
         weights = [group.weight for group in groups]
@@ -191,7 +164,7 @@ class Weighted:
             start += count
         return choices
 
-    def _credits_of(self, groups: Sequence[GroupView], *, is_more: bool) -> list[float]:
+    def _credits_of(self, groups: Sequence[LaneView], *, is_more: bool) -> list[float]:
         account = is_more, tuple([group.name for group in groups])
         found = self._credits.get(account)
         if found is None:
@@ -201,7 +174,7 @@ class Weighted:
         return found
 
 
-def _rooms(groups: Sequence[GroupView], avoid: int) -> list[int]:
+def _rooms(groups: Sequence[LaneView], avoid: int) -> list[int]:
     """Return how many entries each group may be given."""
     if any(group.is_well for group in groups):
         rooms = [group.room_beside for group in groups]

@@ -48,12 +48,12 @@ REMARK_BYTES: Final = 1024
 
 
 def answer_bytes_max(*, items: int, size: int) -> int:
-    """Return how long the frame may be that answers a request of so many items of `size` bytes.
+    """Return how long the frame may be that answers a request of up to so many items.
 
-    There is room for the ids of all of them, for remarks of REMARK_BYTES on the average, and for
-    one of any length.
+    They have `size` bytes together, or one of them more by itself. There is room for the ids of all
+    of them, for remarks of REMARK_BYTES on the average, and for one of any length.
     """
-    ids = min(size, items * _STRING_BYTES_MAX)
+    ids = max(size, _STRING_BYTES_MAX)
     remarks = max(items * REMARK_BYTES, _STRING_BYTES_MAX)
     return FRAME_OVERHEAD + items * _ROW_BYTES + ids + remarks
 

@@ -803,13 +803,13 @@ SERVER = {
     "6 sender": {
         # What was in flight when a connection ended is sent again.
         "requests lost with their connection": mutant(
-            drop("Requests.lost", "self.doubtful(request.batch)"),
+            drop("Requests.connection_ended", "self.unanswered(request)"),
             scenario=told.SICK_GROUP,
             seed=5,
         ),
         # What was not answered in time is sent again.
         "requests lost with their time": mutant(
-            drop("Requests.timed_out", "self.doubtful(request.batch)"),
+            drop("Group.timed_out", "self._requests.unanswered(request)"),
             test="sender/groups/test_group.py::"
             "test_a_dead_group_stops_no_other_and_everything_is_delivered[make_silent]",
         ),

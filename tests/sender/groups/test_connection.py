@@ -184,23 +184,17 @@ def lie(request: Frame, *, size: int, opaque: int | None = None) -> bytes:
     return frame[:14] + number.to_bytes(4, "big") + frame[18:40]
 
 
-@pytest.mark.parametrize("what", ["its own", "a late one", "a heartbeat's"])
-async def test_an_answer_that_announces_more_than_its_request_can_have_is_not_waited_for(
-    what: str,
-) -> None:
-    # One item of one byte: a row of 8, an id of 1, a remark as long as there can be.
-    most = 24 + 8 + 1 + 2**15 - 1 if what != "a heartbeat's" else 24 + 2**15 - 1
-    for size, expected in ((most, End.LOST), (most + 1, End.GARBAGE)):
+async def test_an_answer_that_announces_more_than_any_can_have_is_not_waited_for() -> None:
+    for size, expected in ((1000, End.LOST), (1001, End.GARBAGE)):
         ours, theirs = memory_stream_pair()
-        source = Source(requests=0 if what == "a heartbeat's" else 1)
-        connection = connect(ours, source, answer_bytes_max=1 << 20)
+        source = Source(requests=1)
+        connection = connect(ours, source, answer_bytes_max=1000)
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
             async def peer(size: int = size, theirs: trio.abc.Stream = theirs) -> None:
                 (frame,) = await frames_of(theirs, 1)
-                opaque = 99 if what == "a late one" else None
-                await theirs.send_all(lie(frame, size=size, opaque=opaque))
+                await theirs.send_all(lie(frame, size=size))
                 await trio.sleep(1)
                 await theirs.aclose()
 
@@ -210,40 +204,21 @@ async def test_an_answer_that_announces_more_than_its_request_can_have_is_not_wa
         assert end is expected
         if end is End.GARBAGE:
             assert f"{size - 4}" in detail
-            assert f"limit {most} bytes" in detail
+            assert "limit 1000 bytes" in detail
             assert took_s < 16
             # What becomes of it is up to whoever takes it back.
-            assert [request is None for request in connection.in_flight.values()] == [
-                what == "a heartbeat's"
-            ]
-
-
-async def test_a_whole_answer_that_is_too_long_is_no_answer() -> None:
-    ours, theirs = memory_stream_pair()
-    source = Source(requests=1)
-    connection = connect(ours, source, answer_bytes_max=1 << 20)
-    async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def peer() -> None:
-            (frame,) = await frames_of(theirs, 1)
-            await theirs.send_all(encode_response(frame, code=0, body=bytes(33_000)))
-
-        end, _ = await connection.run()
-    assert end is End.GARBAGE
-    assert not source.answers
-    assert len(connection.in_flight) == 1
+            assert len(connection.in_flight) == 1
 
 
 async def test_a_hello_is_not_answered_at_length() -> None:
     ours, theirs = memory_stream_pair()
-    connection = connect(ours, Source(), answer_bytes_max=1 << 20)
+    connection = connect(ours, Source(), answer_bytes_max=1000)
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
         async def peer() -> None:
             (frame,) = await frames_of(theirs, 1)
-            await theirs.send_all(lie(frame, size=33_000))
+            await theirs.send_all(lie(frame, size=1001))
 
         with pytest.raises(FrameSizeError):
             await connection.greet(b"hello", timeout_s=5)

@@ -330,7 +330,6 @@ async def test_a_request_in_flight_when_its_connection_dies_is_a_possible_duplic
         in_doubt = rig.sender.unsent().in_doubt
         await trio.sleep(10)
         counts = rig.sender.status()[0].counts
-        assert counts.requests_lost == 2
         assert counts.possible_duplicates == 300
         assert (in_doubt, rig.sender.unsent().in_doubt) == (300, 0)
         sent = [f"m{number}".encode() for number in range(300)]

@@ -3,30 +3,23 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sender.groups.routing import LATER, Weighted
+from sender.groups.routing import LATER, LaneView, Weighted
 from sender.queues.parcels import NOBODY
 from tests.sender.broker_rig import ENTRY
 
 
-@dataclass
-class View:
-    """A group as a routing sees it."""
+class View(LaneView):
+    """A group as the choice sees it."""
 
-    room: int
-    weight: float = 1.0
-    is_well: bool = True
-    beside: int | None = None
-    name: str = "g"
-
-    @property
-    def room_beside(self) -> int:
-        return self.room if self.beside is None else min(self.room, self.beside)
+    def __init__(
+        self, room: int, weight: float = 1.0, is_well: bool = True, beside: int | None = None
+    ) -> None:
+        super().__init__("g", room, is_well, room if beside is None else min(room, beside), weight)
 
 
 def named(*groups: View) -> list[View]:
@@ -172,7 +165,7 @@ def test_a_group_that_had_no_room_has_nothing_to_catch_up_on() -> None:
     routing = Weighted(batch_items=10)
     full, free = named(View(0), View(99))
     assert shares(routing, [full, free], [50] * 100) == {1: 5000}
-    full.room = 99
+    full.room = full.room_beside = 99
     got = shares(routing, [full, free], [50])
     assert abs(got[0] - got[1]) <= 10
 
@@ -220,11 +213,12 @@ def test_whatever_comes_and_goes_no_group_that_has_room_starves(chance: random.R
     views = named(*(View(10**6, weight=chance.choice([0.01, 1, 3])) for _ in range(4)))
     for _ in range(chance.randrange(60)):
         for view in views:
-            view.room = chance.choice([0, 10**6])
+            view.room = view.room_beside = chance.choice([0, 10**6])
             view.weight = chance.choice([0.01, 1, 3])
         shares(routing, views, [chance.randrange(1, 40)])
     for view in views:
-        view.room, view.weight = 10**6, 1.0
+        view.room = view.room_beside = 10**6
+        view.weight = 1.0
     got = shares(routing, views, [8] * 100)
     # 100 batches: each group gets its quarter, but for what others had to their credit.
     assert all(got[number] >= 8 * 10 for number in range(4)), got

@@ -105,7 +105,7 @@ def test_there_is_room_for_every_answer_with_remarks_of_the_bound(
     size = sum(40 + len(name) for name, _ in rows)
     most = answer_bytes_max(items=len(rows), size=size)
     assert 24 + len(answer) <= most
-    assert most <= 24 + size + len(rows) * (8 + REMARK_BYTES) + 2**15
+    assert most <= 24 + size + len(rows) * (8 + REMARK_BYTES) + 2**16
     # One remark of any length has room in the answer to a single item.
     one = encode_send_reply([(rows[0][0], 6, "r" * (2**15 - 1))])
     assert 24 + len(one) <= answer_bytes_max(items=1, size=size)
