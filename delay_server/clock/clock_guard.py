@@ -27,9 +27,7 @@ the last trusted time, and not at all beyond it if it was held then. A node that
 goes on as soon as its clock is confirmed or accepted.
 """
 
-from collections.abc import Callable, Mapping
-from enum import Enum
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Final
 
 from storage.state.checkpoint import ClockMark
@@ -48,26 +46,6 @@ _NEWS_MS: Final = 1000
 Less than that is no step that anybody could hold against a clock later."""
 
 
-class ClockState(Enum):
-    """Whether dispatch, floor and splits follow the wall clock."""
-
-    RUNNING = "running"
-    HELD = "held"
-
-
-class ClockReading(Enum):
-    """What a reading, or an operator, says of the wall clock."""
-
-    WITHIN = "within"
-    """It has gained no more than the allowance."""
-    AHEAD = "ahead"
-    """It has gained more, and nothing confirms it."""
-    CONFIRMED = "confirmed"
-    """It has gained more, but the kernel says that it is synchronised."""
-    ACCEPTED = "accepted"
-    """An operator vouches for it."""
-
-
 def is_news(mark: ClockMark, last: ClockMark | None) -> bool:
     """Say whether a start that went by `last` in place of `mark` would misjudge the clock."""
     if last is None or (mark.boot_id, mark.held) != (last.boot_id, last.held):
@@ -75,26 +53,11 @@ def is_news(mark: ClockMark, last: ClockMark | None) -> bool:
     return abs((mark.wall_ms - mark.boot_ms) - (last.wall_ms - last.boot_ms)) > _NEWS_MS
 
 
-CLOCK_MOVES: Final[Mapping[tuple[ClockState, ClockReading], ClockState]] = MappingProxyType(
-    {
-        (ClockState.RUNNING, ClockReading.WITHIN): ClockState.RUNNING,
-        (ClockState.RUNNING, ClockReading.AHEAD): ClockState.HELD,
-        (ClockState.RUNNING, ClockReading.CONFIRMED): ClockState.RUNNING,
-        (ClockState.RUNNING, ClockReading.ACCEPTED): ClockState.RUNNING,
-        (ClockState.HELD, ClockReading.WITHIN): ClockState.RUNNING,
-        (ClockState.HELD, ClockReading.AHEAD): ClockState.HELD,
-        (ClockState.HELD, ClockReading.CONFIRMED): ClockState.RUNNING,
-        (ClockState.HELD, ClockReading.ACCEPTED): ClockState.RUNNING,
-    }
-)
-"""The state that follows from a state and a reading."""
-
-
 class ClockGuard:
     """Compares wall and boot clock, reading by reading.
 
     Invariants: `_offset_ms` is the highest wall minus boot of trusted readings, those of more than
-    a day before a step back left out; while RUNNING the latest reading is at most that, and `_debt`
+    a day before a step back left out; while not held the latest reading is at most that, and `_debt`
     is at most the allowance.
 
     A new guard trusts its first reading unless `recall` has restored an earlier one.
@@ -103,7 +66,8 @@ class ClockGuard:
     def __init__(self, *, step_forward_ms_max: int) -> None:
         assert step_forward_ms_max >= 0
         self._debt_max = step_forward_ms_max * _SLEW_DIVISOR
-        self._state = ClockState.RUNNING
+        self.is_held = False
+        """Whether the latest reading was ahead, and nothing confirmed it."""
         self._offset_ms: int | None = None
         self._is_of_another_boot = False
         """Whether `_offset_ms` only says what the wall clock showed before this boot."""
@@ -111,19 +75,14 @@ class ClockGuard:
         """When the last trusted reading was made, by the boot clock."""
         self._debt = 0
         """Gain that is not forgiven yet, in tenths of ms: as of the last trusted reading, or, while
-        HELD, as of when that began."""
+        held, as of when that began."""
         self._latest_offset_ms = 0
         self._latest_boot_ms = 0
 
     @property
-    def state(self) -> ClockState:
-        """The state after the latest reading."""
-        return self._state
-
-    @property
     def reason(self) -> str:
         """Why the clock is held, for people; empty while it is not."""
-        if self._state is ClockState.RUNNING or self._offset_ms is None:
+        if not self.is_held or self._offset_ms is None:
             return ""
         gained_s = (self._latest_offset_ms - self._offset_ms) / 1000
         if self._is_of_another_boot:
@@ -161,11 +120,11 @@ class ClockGuard:
             boot_id=boot_id,
             wall_ms=self._offset_ms + boot_ms,
             boot_ms=boot_ms,
-            held=self._state is ClockState.HELD,
+            held=self.is_held,
         )
 
     def observe(self, wall_ms: int, boot_ms: int, synchronised: Callable[[], bool]) -> bool:
-        """Take a reading of both clocks; return whether time is to be followed (RUNNING).
+        """Take a reading of both clocks; return whether time is to be followed.
 
         `synchronised` says whether the kernel believes in the wall clock; it is asked only when the
         clock is ahead.
@@ -176,28 +135,24 @@ class ClockGuard:
             self._offset_ms = offset_ms
         self._debt = max(0, self._debt - self._forgiven(boot_ms))
         debt = self._debt + max(0, offset_ms - self._offset_ms) * _SLEW_DIVISOR
-        reading = ClockReading.WITHIN
-        if debt > self._debt_max:
-            reading = ClockReading.CONFIRMED if synchronised() else ClockReading.AHEAD
-        self._move(reading)
-        if reading is ClockReading.WITHIN:
+        if debt <= self._debt_max:
             self._trust(debt=debt)
-        elif reading is ClockReading.CONFIRMED:
+        elif synchronised():
             self._trust(debt=0)
-        return self._state is ClockState.RUNNING
+        else:
+            self.is_held = True
+        return not self.is_held
 
     def accept(self) -> None:
         """Take an operator's word for the wall clock as it was at the latest reading."""
-        was = self._state
-        self._move(ClockReading.ACCEPTED)
-        if was is ClockState.HELD:
+        if self.is_held:
             self._trust(debt=0)
 
     def trusted_now_ms(self, wall_ms: int, boot_ms: int) -> int:
         """Return the time up to which things are due: never later than the wall clock shows.
 
         Nor is it later than the highest trusted offset and the boot clock make it. That is so while
-        RUNNING too, so a step beyond it that no observe() has seen yet changes nothing.
+        not held too, so a step beyond it that no observe() has seen yet changes nothing.
         """
         if self._offset_ms is None:
             return wall_ms
@@ -205,12 +160,9 @@ class ClockGuard:
 
     def _forgiven(self, boot_ms: int) -> int:
         """Return the tenths of ms of debt that the time since the last trusted reading settles."""
-        if self._state is ClockState.HELD or self._trusted_boot_ms is None:
+        if self.is_held or self._trusted_boot_ms is None:
             return 0
         return max(0, boot_ms - self._trusted_boot_ms)
-
-    def _move(self, reading: ClockReading) -> None:
-        self._state = CLOCK_MOVES[self._state, reading]
 
     def _trust(self, *, debt: int) -> None:
         """Make the latest reading the last trusted one."""
@@ -220,3 +172,4 @@ class ClockGuard:
             self._is_of_another_boot = False
         self._trusted_boot_ms = self._latest_boot_ms
         self._debt = debt
+        self.is_held = False
