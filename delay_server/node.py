@@ -41,10 +41,10 @@ from delay_server.settings.config import DelayServerConfig
 from delay_server.settings.errors import FencedError
 from delay_server.upkeep import Intervals, Upkeep
 from delay_transport.http.metric_families import installed_version
-from delay_transport.http.shared_secret import SECRETS_WORKER, SharedSecret
-from delay_transport.http.tokens import LOOK_S
+from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import Runtime
+from delay_transport.settings.watched_file import FILES_WORKER, LOOK_S
 from replication.commit_queue import CommitQueue
 from replication.core.commit_point import CommitPoint
 from replication.core.epochs import Epochs
@@ -420,8 +420,8 @@ class Node:
         secret = self._outside.secret
         if not secret.is_set:
             return None
-        await self._runtime.executor.run(SECRETS_WORKER, partial(secret.check, SECRET_KEY))
-        return secret.secrets[0]
+        await self._runtime.executor.run(FILES_WORKER, partial(secret.check, SECRET_KEY))
+        return secret.entries[0]
 
     def _make_registration(self, replica: Replica) -> Registration:
         self.controls_sync = ControlsSync(self.controls, take=self.have_controls)

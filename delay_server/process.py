@@ -62,7 +62,7 @@ async def _run_process(config: DelayServerConfig) -> None:
                 partial(serve_application, app, **dataclasses.asdict(config.http))
             )
             server.http_address = config.meta.told_http(parse_address(http))
-            nursery.start_soon(server.http_access.keep_tokens)
+            nursery.start_soon(server.http_access.tokens.keep, server.runtime.executor)
         nursery.start_soon(announce, server.ready, server.listening_at, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()

@@ -104,7 +104,7 @@ class DelayServer:
         )
         """What slaves and receivers have to prove."""
         self.http_access = HttpAccess(
-            Tokens(config.admin.token_file), runtime.executor, own_address=config.http.address
+            Tokens(config.admin.token_file), own_address=config.http.address
         )
         """The access to the administration."""
         self.pacer = Pacer(

@@ -13,9 +13,10 @@ import uvloop
 from delay_client import Client
 from delay_transport.http.access import AccessPolicy
 from delay_transport.http.addresses import is_loopback
-from delay_transport.http.tokens import LOOK_S, Tokens
+from delay_transport.http.tokens import Tokens
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import parse_address
+from delay_transport.settings.watched_file import LOOK_S
 from gateway.app import Gateway
 from gateway.server import HttpServer
 
@@ -38,7 +39,7 @@ def check_exposure(listen: str, tokens: Tokens) -> None:
     """Raise ConfigError if other machines could use a gateway without a token."""
     if tokens.fault:
         raise ConfigError(source="options", key="--token-file", reason=tokens.fault)
-    if not tokens.are_needed and not is_loopback(parse_address(listen)[0]):
+    if not tokens.is_set and not is_loopback(parse_address(listen)[0]):
         raise ConfigError(
             source="options",
             key="--listen",
@@ -68,13 +69,9 @@ async def _serve(meta: Sequence[str], listen: str, tokens: Tokens) -> None:
 
 async def _keep_tokens(tokens: Tokens) -> None:
     """Read the file of tokens again whenever it changes."""
-    while tokens.are_needed:
+    while tokens.is_set:
         await asyncio.sleep(LOOK_S)
-        if await asyncio.to_thread(tokens.read):
-            if tokens.fault:
-                _log.error("all requests are denied", reason=tokens.fault)
-            else:
-                _log.info("tokens were read", tokens=tokens.count)
+        await asyncio.to_thread(tokens.read)
 
 
 def _ready(address: str) -> None:

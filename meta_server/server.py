@@ -15,9 +15,10 @@ from delay_protocol.receivers.masters import HOLD_S
 from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
-from delay_transport.http.shared_secret import SECRETS_WORKER, SharedSecret
+from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.http.tokens import Tokens
 from delay_transport.seams.runtime import Address, Runtime, parse_address
+from delay_transport.settings.watched_file import FILES_WORKER
 from meta_server.admin.administration import clean_routes
 from meta_server.admin.parts import Observed, Parts
 from meta_server.groups.current_controls import CurrentControls
@@ -67,7 +68,7 @@ class MetaServer:
         self.ready = trio.Event()
         self._stopping = False
         self.http_access = HttpAccess(
-            Tokens(config.admin.token_file), runtime.executor, own_address=config.http.address
+            Tokens(config.admin.token_file), own_address=config.http.address
         )
         self.secret = secret_of(config)
         self.credentials = Credentials(
@@ -83,8 +84,8 @@ class MetaServer:
         """Open the store, load everything, and wire what stands on it."""
         config, runtime = self.config, self.runtime
         began = trio.current_time()
-        await self.http_access.read_tokens()
-        await runtime.executor.run(SECRETS_WORKER, self.secret.read)
+        for file in (self.http_access.tokens, self.secret):
+            await runtime.executor.run(FILES_WORKER, file.read)
         self.store, self.registry = await runtime.executor.run(STORE_WORKER, self._load)
         load_seconds = trio.current_time() - began
         _log.info(
@@ -281,7 +282,7 @@ async def serve(
             nursery.start_soon(server.handlers.held.run)
             nursery.start_soon(server.handlers.dispatcher.run)
             nursery.start_soon(server.forget)
-            nursery.start_soon(server.http_access.keep_tokens)
+            nursery.start_soon(server.http_access.tokens.keep, server.runtime.executor)
             nursery.start_soon(server.secret.keep, server.runtime.executor)
             nursery.start_soon(server.silence.run)
             async with trio.open_nursery() as listening:

@@ -57,8 +57,8 @@ class ClockGuard:
     """Compares wall and boot clock, reading by reading.
 
     Invariants: `_offset_ms` is the highest wall minus boot of trusted readings, those of more than
-    a day before a step back left out; while not held the latest reading is at most that, and `_debt`
-    is at most the allowance.
+    a day before a step back left out; while not held the latest reading is at most that, and
+    `_debt` is at most the allowance.
 
     A new guard trusts its first reading unless `recall` has restored an earlier one.
     """

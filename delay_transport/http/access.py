@@ -20,10 +20,10 @@ from starlette.requests import Request
 
 from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
 from delay_transport.http.problems import RequestError
-from delay_transport.http.tokens import LOOK_S, LOOPBACK, Role, Tokens
+from delay_transport.http.tokens import LOOPBACK, Role, Tokens
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.leaky_bucket import LeakyBucket
-from delay_transport.seams.runtime import Executor, parse_address
+from delay_transport.seams.runtime import parse_address
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -37,9 +37,6 @@ REQUESTS_MAX: Final = 64
 """Requests to an API that are worked on at a time. One more is answered 503."""
 BODY_BYTES_MAX: Final = 256 * 1024
 """Bytes of a request's body. A longer one is answered 413."""
-
-_READING_WORKER: Final = "tokens"
-"""The worker of the executor that reads the file of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,7 @@ def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
     """
     if tokens.fault:
         raise ConfigError(source="settings", key="admin.token_file", reason=tokens.fault)
-    if tokens.count:
+    if tokens.entries:
         return
     for key, address in addresses.items():
         if address and not is_loopback(parse_address(address)[0]):
@@ -117,7 +114,7 @@ class AccessPolicy:
         self, headers: Mapping[str, str], peer: str, own_hosts: set[str], *, is_change: bool
     ) -> None:
         try:
-            if not self._tokens.are_needed:
+            if not self._tokens.is_set:
                 check_local(headers, peer, own_hosts)
             if is_change:
                 check_same_site(headers)
@@ -125,7 +122,7 @@ class AccessPolicy:
             raise RequestError(403, error.kind, str(error)) from error
 
     def _caller(self, headers: Mapping[str, str], peer: str, needed: Role) -> Caller:
-        if not self._tokens.are_needed:
+        if not self._tokens.is_set:
             return Caller(name=LOOPBACK, role=Role.ADMIN)
         if self._tokens.fault:
             # What is wrong names the file, which is nobody's business who has proved nothing.
@@ -174,7 +171,6 @@ class HttpAccess:
     def __init__(
         self,
         tokens: Tokens,
-        executor: Executor,
         *,
         own_address: str,
         requests_max: int = REQUESTS_MAX,
@@ -187,23 +183,6 @@ class HttpAccess:
         self.body_bytes_max = body_bytes_max
         self.busy = 0
         """Requests in progress."""
-        self._executor = executor
-
-    async def read_tokens(self) -> None:
-        """Read the file of tokens, if there is one."""
-        tokens = self.tokens
-        if not tokens.are_needed or not await self._executor.run(_READING_WORKER, tokens.read):
-            return
-        if tokens.fault:
-            _log.error("all requests are denied", reason=tokens.fault)
-        else:
-            _log.info("tokens were read", tokens=tokens.count)
-
-    async def keep_tokens(self) -> None:
-        """Watch the file of tokens until cancelled; ends at once without one."""
-        while self.tokens.are_needed:
-            await trio.sleep(LOOK_S)
-            await self.read_tokens()
 
     def admit(self, request: Request, needed: Role, *, is_change: bool) -> Caller:
         """Return who asks; raise RequestError."""

@@ -104,13 +104,13 @@ class Credentials:
         # Of the secrets that count now: one that was taken out of the file ends what it began.
         keys = [
             session_key(secret, node_nonce=talk.node_nonce, meta_nonce=talk.meta_nonce)
-            for secret in self._secret.secrets
+            for secret in self._secret.entries
         ]
         found = unseal(keys, Direction.REQUEST, code, body)
         if found is None:
             raise self._refusal(
                 "the request was not made with a secret of this server: the files differ"
-                if self._secret.secrets
+                if self._secret.entries
                 else "the file of this server's secret cannot be used; its log says why"
             )
         key, number, inner = found
@@ -127,9 +127,9 @@ class Credentials:
         """
         if not (self._secret.is_set and self._is_needed):
             return "", False
-        if not self._secret.secrets:
+        if not self._secret.entries:
             return "the file of the secret is not read, so tokens cannot be looked at yet", False
-        tokens = [receiver_token(secret, name) for secret in self._secret.secrets]
+        tokens = [receiver_token(secret, name) for secret in self._secret.entries]
         if any(hmac.compare_digest(one.encode(), token.encode()) for one in tokens):
             return "", False
         self.unauthenticated += 1

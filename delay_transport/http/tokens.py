@@ -21,6 +21,7 @@ from typing import Annotated, Final
 import msgspec
 
 from delay_transport.seams.errors import ConfigError
+from delay_transport.settings.watched_file import WatchedFile, read_trusted
 
 LOOPBACK: Final = "loopback"
 """What the audit calls a caller who needs no token; no token is called so."""
@@ -28,13 +29,13 @@ LOOPBACK: Final = "loopback"
 TOKENS_MAX: Final = 1000
 """Tokens that a file may have: each request is compared with all of them."""
 
-LOOK_S: Final = 1.0
-"""Between two looks at whether the file has changed."""
 FILE_BYTES_MAX: Final = 1 << 20
 """Bytes that are read of a file."""
 
 SECRET_BYTES: Final = 32
 """Random bytes of a token."""
+
+_REMEDY: Final = "`delaywheel admin token add` makes one"
 
 _PREFIX: Final = "dwt_"
 """What a token begins with, so that it is known for one where it should not be."""
@@ -98,7 +99,7 @@ def decode_tokens(data: bytes, *, source: str) -> tuple[Token, ...]:
             source=source,
             key="",
             reason=f"is not a token file: {error}",
-            remedy="`delaywheel admin token add` makes one",
+            remedy=_REMEDY,
         ) from error
     names = [token.name for token in tokens]
     if LOOPBACK in names:
@@ -117,67 +118,21 @@ def encode_tokens(tokens: Sequence[Token]) -> bytes:
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
     """Return the tokens of a file; raise ConfigError if it cannot be trusted or read."""
-    source = str(path)
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(source=source, key="", reason="is not a regular file")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ConfigError(
-                source=source,
-                key="",
-                reason="users other than its owner may write it, and could add a token",
-                remedy=f"chmod 600 {path}",
-            )
-        if status.st_size > FILE_BYTES_MAX:
-            raise ConfigError(source=source, key="", reason=f"has more than {FILE_BYTES_MAX} bytes")
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            source=source,
-            key="",
-            reason=f"cannot be read: {error.strerror or error}",
-            remedy="`delaywheel admin token add` makes one",
-        ) from error
-    return decode_tokens(data, source=source)
+    data = read_trusted(
+        path,
+        distrusted=stat.S_IWGRP | stat.S_IWOTH,
+        why="users other than its owner may write it, and could add a token",
+        bytes_max=FILE_BYTES_MAX,
+        remedy=_REMEDY,
+    )
+    return decode_tokens(data, source=str(path))
 
 
-class Tokens:
-    """The tokens in force. Without a file there are none, and none is required."""
+class Tokens(WatchedFile[Token]):
+    """The tokens in force. Without a file no caller needs one."""
 
     def __init__(self, path: Path | str | None) -> None:
-        self._path = Path(path) if path else None
-        self._tokens: tuple[Token, ...] = ()
-        self._seen: tuple[int, int, int] | None = None
-        self._has_looked = False
-        self.fault = ""
-        """Why the file cannot be used; empty if it can. Then no token counts."""
-
-    @property
-    def are_needed(self) -> bool:
-        """Whether a caller needs a token."""
-        return self._path is not None
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._tokens)
-
-    def read(self) -> bool:
-        """Read the file if it has changed; say whether it had. Blocks; raises nothing."""
-        if self._path is None:
-            return False
-        seen = _fingerprint(self._path)
-        if self._has_looked and seen == self._seen and not self.fault:
-            return False
-        before = (self._tokens, self.fault)
-        try:
-            self._tokens, self.fault = read_tokens(self._path), ""
-        except ConfigError as error:
-            self._tokens, self.fault = (), str(error)
-        self._seen = seen
-        self._has_looked = True
-        return before != (self._tokens, self.fault)
+        super().__init__(path, read_tokens, what="tokens")
 
     def find(self, presented: str) -> Token | None:
         """Return the token that somebody presented, if there is such a one.
@@ -186,17 +141,7 @@ class Tokens:
         """
         digest = digest_of(presented)
         found = None
-        for token in self._tokens:
+        for token in self.entries:
             if hmac.compare_digest(token.sha256, digest):
                 found = token
         return found
-
-
-def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes whenever a file does; None if it cannot be looked at."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    # ctime: it changes with the mode and the owner too.
-    return (status.st_ino, status.st_ctime_ns, status.st_size)

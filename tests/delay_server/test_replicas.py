@@ -53,7 +53,7 @@ def ingest_with(secret: SharedSecret) -> Ingest:
 
 async def test_a_slave_without_the_secret_hears_of_the_master_and_is_logged_once_a_minute() -> None:
     secret = SharedSecret(Path("secret"))
-    secret.secrets = (b"s" * 32,)
+    secret.entries = (b"s" * 32,)
     port = ingest_with(secret)
     refused = ""
     with capture_logs() as logs:

@@ -3,7 +3,6 @@
 Tests speak to the administration through these alone, so that they stay when it changes.
 """
 
-import random
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +21,6 @@ from meta_server.known.model import Save
 from meta_server.server import MetaServer
 from tests.asgi import Caller
 from tests.kit.plans import action_named
-from tests.meta_server.meta_rig import PROMPT
-from tests.simulation.executor import SimExecutor
 
 
 def app_of(server: MetaServer) -> Starlette:
@@ -33,9 +30,8 @@ def app_of(server: MetaServer) -> Starlette:
 
 def starting_app() -> Starlette:
     """Return the application of a server that has not loaded its store: it needs no server."""
-    executor = SimExecutor(random.Random(1), plan=PROMPT)
     starting = Observed(now_ms=7, started_ms=5, is_stopping=False, listener=None, parts=None)
-    return application(HttpAccess(Tokens(None), executor, own_address=""), lambda: starting)
+    return application(HttpAccess(Tokens(None), own_address=""), lambda: starting)
 
 
 class OperationRefusedError(Exception):

@@ -429,7 +429,7 @@ async def test_where_there_is_a_secret_an_attach_needs_the_token_of_its_name() -
         assert not refused.is_final
         # Until the file was looked for.
         await trio.sleep(0.1)
-        server._secret.secrets = secrets
+        server._secret.entries = secrets
         for token in ("", "x", receiver_token(secrets[0], "other"), receiver_token(b"u", NAME)):
             refused = await peer.attach(NAME, token=token)
             assert isinstance(refused, AttachRefused)

@@ -19,7 +19,7 @@ HOST = {"host": "127.0.0.1:8080"}
 def tokens_of(**texts: Role) -> Tokens:
     """Return tokens in force, each called like its text."""
     tokens = Tokens(Path("file"))
-    tokens._tokens = tuple(
+    tokens.entries = tuple(
         Token(name=text, role=role, sha256=digest_of(text)) for text, role in texts.items()
     )
     return tokens

@@ -1,6 +1,5 @@
 """The kit by itself: an API of two operations, its versions, refusals and bugs."""
 
-import random
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -16,7 +15,6 @@ from delay_transport.http.tokens import Tokens
 from tests import asgi
 from tests.asgi import JSON, Caller
 from tests.delay_transport.http.rig import answer_to, serving
-from tests.simulation.executor import SimExecutor
 
 Rows = dict[str, int]
 """Row names and their versions."""
@@ -90,8 +88,7 @@ class Asks(Caller):
     """Asks an application of the API."""
 
     def __init__(self, rows: Rows, **limits: int) -> None:
-        executor = SimExecutor(random.Random(1))
-        self.access = HttpAccess(Tokens(None), executor, own_address="", **limits)
+        self.access = HttpAccess(Tokens(None), own_address="", **limits)
         health = Health(
             failing=list,
             warnings=list,
@@ -271,7 +268,7 @@ async def test_a_get_ends_when_its_caller_closes_the_connection_and_a_change_doe
             raise
         return call.context
 
-    access = HttpAccess(Tokens(None), SimExecutor(random.Random(1)), own_address="")
+    access = HttpAccess(Tokens(None), own_address="")
     async with serving(*api.routes(access, lambda: {"a": 1})) as address:
         head = f"{method} /slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
         head += "Content-Type: application/json\r\nConnection: close\r\n\r\n"

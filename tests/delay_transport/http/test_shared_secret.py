@@ -67,10 +67,10 @@ def test_it_is_read_again_when_it_changes_and_not_before(tmp_path: Path) -> None
     assert not secret.read()
     written(tmp_path / "new", f"{FIRST}\n{SECOND}").replace(path)
     assert secret.read()
-    assert len(list(secret.secrets)) == 2
+    assert len(list(secret.entries)) == 2
     path.chmod(0o644)
     assert secret.read()
-    assert list(secret.secrets) == []
+    assert list(secret.entries) == []
     assert "users other than" in secret.fault
     with pytest.raises(ConfigError, match=r"meta\.secret_file"):
         secret.check("meta.secret_file")
@@ -79,7 +79,7 @@ def test_it_is_read_again_when_it_changes_and_not_before(tmp_path: Path) -> None
     assert "No such file" in secret.fault
     written(path, SECOND)
     assert secret.read()
-    assert next(iter(secret.secrets)) == SECOND.strip().encode()
+    assert next(iter(secret.entries)) == SECOND.strip().encode()
     assert not secret.fault
 
 
@@ -88,4 +88,4 @@ def test_without_a_file_there_is_none() -> None:
     assert not secret.is_set
     assert not secret.read()
     secret.check("meta.secret_file")
-    assert secret.secrets == ()
+    assert secret.entries == ()

@@ -42,7 +42,7 @@ def test_a_token_is_found_by_its_text_alone_and_the_file_does_not_have_it(
     data = encode_tokens(known)
     assert decode_tokens(data, source="f") == tuple(known)
     tokens = Tokens(None)
-    tokens._tokens = decode_tokens(data, source="f")
+    tokens.entries = decode_tokens(data, source="f")
     for one, text in zip(known, texts, strict=True):
         assert tokens.find(text) == one
         assert text.encode() not in data
@@ -105,7 +105,7 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
 def test_a_changed_file_counts_when_it_is_looked_at_again(tmp_path: Path) -> None:
     path = written(tmp_path / "tokens", token())
     tokens = Tokens(path)
-    assert tokens.are_needed
+    assert tokens.is_set
     assert tokens.find("t") is None
     assert tokens.read()
     assert tokens.find("t") == token()
@@ -131,4 +131,4 @@ def test_while_the_file_is_damaged_nobody_is_let_in(tmp_path: Path) -> None:
     assert tokens.find("t") is not None
     path.chmod(0o666)
     assert tokens.read()
-    assert tokens.count == 0
+    assert not tokens.entries

@@ -62,7 +62,7 @@ def test_a_token_that_is_taken_away_is_no_token_any_more(tmp_path: Path) -> None
     tokens = Tokens(file)
     tokens.read()
     assert tokens.find(text) is None
-    assert tokens.count == 1
+    assert len(tokens.entries) == 1
     assert run("remove", "alice", "--file", str(file)).exit_code == ExitCode.USAGE
 
 

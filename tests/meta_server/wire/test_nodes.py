@@ -163,12 +163,12 @@ async def test_a_secret_is_exchanged_while_everybody_goes_on(
     old = await Prover.on(await world.connect(), OLD)
     assert (await old.ask(node())).code == 0
     write(secret, OLD, NEW)
-    await until(lambda: len(server.secret.secrets) == 2)
+    await until(lambda: len(server.secret.entries) == 2)
     new = await Prover.on(await world.connect(), NEW)
     assert (await new.ask(node())).code == 0
     assert (await old.ask(node())).code == 0
     write(secret, NEW)
-    await until(lambda: len(server.secret.secrets) == 1)
+    await until(lambda: len(server.secret.entries) == 1)
     # What began with the old one does not outlive it.
     assert is_refused(await old.ask(node()), "the files differ")
     assert (await new.ask(node())).code == 0
