@@ -28,13 +28,12 @@ from delay_protocol.wire.frames import encode_one_way
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
 from sender.groups.group import GroupOwner, Shared
-from sender.groups.group_rules import NO_RULE, RATE_BURST_S, GroupRule, TokenBucket
+from sender.groups.group_rules import NO_RULE, GroupRule, TokenBucket, bucket_of
 from sender.groups.group_status import GroupCounts, GroupState, GroupStatus
 from sender.groups.members import Alone, Attachment
 from sender.groups.readable import readable_of
 from sender.groups.routing import LaneView
 from sender.groups.taking import PatternSet, Takers
-from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.queues.lanes import LaneQueue, lane_of
 from sender.queues.parcels import Batch, Entries, Mask, Parcel
@@ -227,10 +226,7 @@ class AttachedGroup:
             self._owner.groups_changed()
 
     def _set_rule(self, rule: GroupRule) -> None:
-        self._rule, self._bucket = rule, None
-        if rule.rate_per_s is not None:
-            now = trio.current_time()
-            self._bucket = TokenBucket(rate_per_s=rule.rate_per_s, burst_s=RATE_BURST_S, now=now)
+        self._rule, self._bucket = rule, bucket_of(rule, trio.current_time())
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield all entries that wait for this group or are with a receiver."""
@@ -263,17 +259,12 @@ class AttachedGroup:
             queued=self.queued,
             in_flight=self.in_flight,
             in_flight_bytes=self._in_flight_bytes,
-            failures=0,
             last_end=self._last_end,
-            circuit=CircuitState.CLOSED,
-            circuit_reason="",
             rule=self._rule,
             weight=self._target.weight,
             effective_weight=self._target.weight if takes else 0.0,
             window_requests=len(self._members),
             queue_items=self._free(),
-            answer_s=0.0,
-            is_slow=False,
             counts=self._counts.copy(),
             is_attached=True,
             why_none="" if takes else self._why_none(),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import trio
 
-from sender.groups.group_rules import RATE_BURST_S, GroupRule, TokenBucket
+from sender.groups.group_rules import GroupRule, TokenBucket, bucket_of
 from sender.health.window import Window
 from sender.queues.bulk_turns import BulkTurns
 from sender.queues.lanes import LaneQueue
@@ -79,15 +79,7 @@ class GroupQueue:
     def set_rule(self, rule: GroupRule, window: Window) -> None:
         """Keep to another rate, or to none."""
         self.rule = rule
-        rate = rule.rate_per_s
-        if rate is None:
-            self._bucket = None
-        elif self._bucket is None:
-            self._bucket = TokenBucket(
-                rate_per_s=rate, burst_s=RATE_BURST_S, now=trio.current_time()
-            )
-        else:
-            self._bucket.change(rate, RATE_BURST_S, trio.current_time())
+        self._bucket = bucket_of(rule, trio.current_time())
         self.fit(window)
 
     def fit(self, window: Window) -> None:

@@ -30,7 +30,7 @@ NO_RULE: Final = GroupRule()
 """Where no operator has said anything."""
 
 
-RATE_BURST_S: Final = 0.05
+_RATE_BURST_S: Final = 0.05
 """A group with a rate gets what it is allowed in this long at once, and no more: it is a part of a
 second."""
 
@@ -76,13 +76,6 @@ class TokenBucket:
         # A hair later: by then rounding must not have kept it from being whole.
         return now if lacking <= 0 else now + lacking / self._rate + _HAIR_S
 
-    def change(self, rate_per_s: float, burst_s: float, now: float) -> None:
-        """Go on with another rate; what was saved stays, as far as it may be."""
-        self._fill(now)
-        self._rate = rate_per_s
-        self._most = max(1.0, rate_per_s * burst_s)
-        self._tokens = min(self._tokens, self._most)
-
     def _fill(self, now: float) -> None:
         if now > self._at:
             self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)
@@ -90,3 +83,10 @@ class TokenBucket:
 
 
 _HAIR_S: Final = 1e-6
+
+
+def bucket_of(rule: GroupRule, now: float) -> TokenBucket | None:
+    """Return a bucket for the rate of a rule, full; None where it has none."""
+    if rule.rate_per_s is None:
+        return None
+    return TokenBucket(rate_per_s=rule.rate_per_s, burst_s=_RATE_BURST_S, now=now)

@@ -70,12 +70,12 @@ class GroupStatus:
     in_flight: int
     """Entries sent and not answered."""
     in_flight_bytes: int
-    failures: int
+    failures: int = 0
     """Failures in a row; 0 while it delivers."""
     last_end: str
     """Why its last connection ended, for people."""
-    circuit: CircuitState
-    circuit_reason: str
+    circuit: CircuitState = CircuitState.CLOSED
+    circuit_reason: str = ""
     """Why the circuit changed last, for people; empty if it never did."""
     rule: GroupRule
     """What an operator allows."""
@@ -88,9 +88,9 @@ class GroupStatus:
     """Requests that may be unanswered."""
     queue_items: int
     """Entries that may wait for it."""
-    answer_s: float
+    answer_s: float = 0.0
     """Time that an answer takes, of late; 0 before the first."""
-    is_slow: bool
+    is_slow: bool = False
     """Whether others get what it could be given."""
     counts: GroupCounts
     is_attached: bool = False

@@ -3,7 +3,6 @@
     answers    the answer to SEND_MESSAGE, item by item
     dead       items that are given up
     history    what is known of entries from earlier tries
-    in_doubt   items that may have been taken
     outcomes   the report of one entry
 
 Imported by groups, and by delay_server.

@@ -11,12 +11,14 @@ from delay_protocol.receivers.attaching import UNSETTLED_REASON
 from delay_transport.seams.trouble import Trouble
 from sender.outcomes.answers import Codes
 from sender.outcomes.dead import OnDead, Refusal, Refusals
-from sender.outcomes.in_doubt import Doubts
 from sender.queues.parcels import Batch, Entries, Mask
 from sender.queues.places import Having
 from sender.settings.config import SenderConfig
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
+
+DOUBTS_MAX: Final = 100_000
+"""Entries in doubt that are known, about 100 bytes each. A drain says how many."""
 
 _REFUSAL_LOG_S: Final = 60.0
 """Refused items are logged once in this long; the counts tell the rest."""
@@ -35,7 +37,11 @@ class History:
         self._tries_max = config.dead_letter_tries
         self.left_with = Refusals()
         """Entries that receivers left with and had not settled."""
-        self._doubts = Doubts()
+        self._doubts: set[int] = set()
+        """Sequences of entries that a broker may have that did not answer for them, up to a limit.
+
+        They are tried again, and are in doubt until a broker has answered for them.
+        """
         self._on_dead = on_dead
         self._refused = Trouble(again_s=_REFUSAL_LOG_S)
 
@@ -47,15 +53,16 @@ class History:
     @property
     def doubts_all(self) -> bool:
         """Whether more were in doubt than are known."""
-        return self._doubts.is_full
+        return len(self._doubts) >= DOUBTS_MAX
 
     def doubtful(self, wanted: frozenset[int]) -> dict[int, Having]:
         """Return those of these sequences that a broker may have that did not answer for them."""
-        return dict.fromkeys(self._doubts.among(wanted), Having("", 0.0))
+        return dict.fromkeys(wanted & self._doubts, Having("", 0.0))
 
     def note_doubt(self, entries: Entries) -> None:
         """Note that nobody knows what became of these."""
-        self._doubts.note(entries)
+        room = max(DOUBTS_MAX - len(self._doubts), 0)
+        self._doubts.update(entries["sequence"][:room].tolist())
 
     def log_refusal(self, batch: Batch, codes: Codes, *, group: str, subject: bytes) -> None:
         """Log that items were refused for good; `subject` is the first one's."""
@@ -106,7 +113,8 @@ class History:
         """Forget entries for which nothing more is to be done."""
         self._refusals.forget(entries)
         self.left_with.forget(entries)
-        self._doubts.forget(entries)
+        if self._doubts:
+            self._doubts.difference_update(entries["sequence"].tolist())
 
     def forget_refusals(self, taken: list[Entries]) -> list[Entries]:
         """Forget who refused entries, or left with them, that may be away for long; return them.

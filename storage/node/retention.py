@@ -16,7 +16,7 @@ crash at any point leaves files that are named, or gone.
 What a slave has still to copy stays as well, records of the message_log and retired files alike.
 
 Below the floor of free disk the grace is over at once, and what is kept for its age or for a slave
-only goes too, oldest first, as far as needed.
+only goes too, as far as needed: segments first, the oldest before the others, then the log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,16 +125,6 @@ class Sweep:
     unreadable: list[str] = field(default_factory=list)
     """Files of segments whose seals cannot be read: they are not deleted, now or later."""
     damages: list[Damage] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Expendable:
-    """One segment, or one file of the message_log, that is kept for its age only."""
-
-    since_ms: int
-    place: int | None = None
-    """Of the segment among the live seals."""
-    log_file: AgedFile | None = None
 
 
 class Retention:
@@ -359,44 +349,28 @@ class Retention:
     def _sacrifice(
         self, missing: int, places: list[int], log_files: list[AgedFile], now_ms: int
     ) -> None:
-        """Add what is kept for its age only, oldest first, until so many bytes are found."""
+        """Add what is kept for its age only, until so many bytes are found.
+
+        Segments go first, which are kept for longer, the oldest before the others.
+        """
         live = self._seals_log.live
         missing -= sum(map(self._size, _paths_of(live.take(np.array(places, np.intp)))))
         missing -= sum(self._size(file.path) for file in log_files)
-        for thing in sorted(self._expendable(places, log_files, now_ms), key=_since_ms):
+        oldest = np.argsort(live.sealed_ms, kind="stable")[:_SEGMENTS_AT_ONCE]
+        for place in oldest[~np.isin(oldest, places)].tolist():
             if missing <= 0:
                 return
-            if thing.place is not None:
-                places.append(thing.place)
-                missing -= int(live.length[thing.place] + live.facts_length[thing.place])
-            elif thing.log_file is not None:
-                log_files.append(thing.log_file)
-                missing -= self._size(thing.log_file.path)
-
-    def _expendable(
-        self, places: Sequence[int], log_files: Sequence[AgedFile], now_ms: int
-    ) -> Iterator[_Expendable]:
-        chosen, sealed_ms = set(places), self._seals_log.live.sealed_ms
-        for place in np.argsort(sealed_ms, kind="stable")[:_SEGMENTS_AT_ONCE].tolist():
-            if place not in chosen:
-                yield _Expendable(int(sealed_ms[place]), place=place)
-        since_ms = 0
-        leaving = {file.path for file in log_files}
-        for file in self._closed_log_files():
-            # In order, whatever the clock was when they were written: the log has no gaps.
-            since_ms = max(since_ms, file.newest_ms or 0)
-            if file.path in leaving:
-                continue
-            if self._hold_on(file, now_ms) not in _CAN_GO:
+            places.append(place)
+            missing -= int(live.length[place] + live.facts_length[place])
+        # In order, whatever the clock was when they were written: the log has no gaps.
+        for file in list(self._closed_log_files())[len(log_files) :]:
+            if missing <= 0 or self._hold_on(file, now_ms) not in _CAN_GO:
                 return
-            yield _Expendable(since_ms, log_file=file)
+            log_files.append(file)
+            missing -= self._size(file.path)
 
     def _size(self, path: str) -> int:
         return size_if_opened(self._disk, path)
-
-
-def _since_ms(thing: _Expendable) -> int:
-    return thing.since_ms
 
 
 def _paths_of(segments: LiveSeals) -> list[str]:

@@ -194,13 +194,6 @@ async def test_a_group_that_failed_and_is_paused_is_not_probed_with_messages() -
         rig.assert_all_settled()
 
 
-def test_what_was_saved_before_a_change_was_saved_at_the_old_rate() -> None:
-    bucket = TokenBucket(rate_per_s=10, burst_s=1, now=0.0)
-    bucket.take(10, 0.0)
-    bucket.change(1000, 1, 0.5)
-    assert bucket.available(0.5) == 5
-
-
 def test_more_than_can_be_saved_is_not_waited_for() -> None:
     bucket = TokenBucket(rate_per_s=10, burst_s=1, now=0.0)
     bucket.take(10, 0.0)
