@@ -87,7 +87,7 @@ class StorageLimits:
     """Bytes of the disk floor; the smaller of this and the share below counts, at least 1 MiB. The
     node refuses messages if free disk, without what accepted messages still need, is below the
     floor; delivery continues. Below 1.25 times the floor it deletes files that are only kept for
-    their age, oldest first, until 1.5 times the floor is free."""
+    their age, until 1.5 times the floor is free: segments first, oldest first, then the log."""
 
     disk_free_share_min: float = 0.05
     """Disk floor as a share of the file system, 0 to 1. The smaller of the two floors counts."""

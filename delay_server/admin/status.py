@@ -35,8 +35,6 @@ def failing_checks(observed: Observed) -> list[str]:
 def warnings_of(observed: Observed) -> list[str]:
     """Return what is wrong for some producers only; empty if nothing is."""
     warnings = []
-    if observed.listener is not None and (crowding := observed.listener.crowding):
-        warnings.append(crowding)
     new = None if observed.parts is None else observed.parts.master.targets.new_subjects
     if new is not None and new.puts_off:
         warnings.append(

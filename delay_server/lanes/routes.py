@@ -22,7 +22,6 @@ No clock and no task: a shell asks (delay_transport/meta/routes.py), and hands i
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -56,16 +55,6 @@ _HOST_SHOWN: Final = 255
 """Characters kept of what is no host: it goes into logs and the status."""
 
 
-@dataclass(slots=True)
-class RouteCounts:
-    """What happened so far; numbers only grow."""
-
-    untaken: int = 0
-    """Times a subject could not be asked for, because so many are."""
-    nameless: int = 0
-    """Times a broker group was left out because of its name."""
-
-
 class SubjectRoutes:
     """The routes of all subjects that were seen. LaneRules looks into it.
 
@@ -86,7 +75,8 @@ class SubjectRoutes:
         `on_wanted` is called when there is something new to ask.
         """
         self.session = session
-        self.counts = RouteCounts()
+        self._is_nameless_told = False
+        """Whether it was logged that a broker group is left out: it comes with each subject."""
         self.lanes: Lanes
         """Set before anything is asked."""
         self.on_route_changed: Callable[[int, int], None]
@@ -191,7 +181,6 @@ class SubjectRoutes:
 
     def _want(self, name: str) -> bool:
         if not self.session.want(name, self._now()):
-            self.counts.untaken += 1
             return False
         if self.session.route(name) is None:
             self._on_wanted()
@@ -270,16 +259,12 @@ class SubjectRoutes:
             try:
                 check_group_name(group.name)
             except ControlsError as error:
-                self._note_nameless(error)
+                if not self._is_nameless_told:
+                    self._is_nameless_told = True
+                    _log.warning("a broker group is left out of routes", reason=str(error))
                 continue
             self._masters[group.name] = group.master
             self.targets_changed = True
-
-    def _note_nameless(self, error: ControlsError) -> None:
-        self.counts.nameless += 1
-        if self.counts.nameless == 1:
-            # Once: it comes with each subject that is routed there.
-            _log.warning("a broker group is left out of routes", reason=str(error))
 
     def _takers(self, group: str, name: str) -> Takers:
         """Return which receivers of a group take a subject."""

@@ -25,7 +25,6 @@ from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
-from delay_transport.settings import settings_file
 from delay_transport.settings.http_port import HttpPort
 from delay_transport.settings.sections import LogConfig, part_of, require_at_least, require_name
 from sender.settings.config import BrokerGroup, SenderConfig
@@ -450,11 +449,6 @@ def _weight_of(name: str, more: Sequence[str]) -> float:
         return float(text)
     except ValueError as error:
         raise ValueError(f"the weight of broker {name!r} is not a number: {text!r}") from error
-
-
-def sections() -> dict[str, type]:
-    """Return the dataclass of every section that has settings, as declared (all but brokers)."""
-    return settings_file.sections(DelayServerConfig)
 
 
 def secret_of(config: DelayServerConfig) -> SharedSecret:

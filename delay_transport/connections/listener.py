@@ -1,7 +1,6 @@
 """The server's side of the wire: accept connections and serve each until it ends."""
 
 import errno
-import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import groupby
@@ -28,8 +27,6 @@ from delay_transport.seams.trouble import Trouble
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-_CROWDED_S = 10.0
-"""Seconds after an eviction in which the status shows a warning."""
 _CLOSING_MAX = 64
 """Evicted connections that are not closed yet. At so many accepting pauses, since each still holds
 a descriptor and memory."""
@@ -105,7 +102,6 @@ class Server:
         """Also those that are evicted, until they are closed."""
         self._closed = Wakeup()
         """Woken when a connection is closed."""
-        self._crowded_at = -math.inf
 
     @property
     def open_connections(self) -> int:
@@ -119,17 +115,6 @@ class Server:
         if self.open_connections < most:
             return ""
         return f"all {most} connections are taken (listener.connections_max)"
-
-    @property
-    def crowding(self) -> str:
-        """Say that silent connections were evicted lately; empty if none was."""
-        if trio.current_time() >= self._crowded_at + _CROWDED_S:
-            return ""
-        return (
-            f"one address opens more than {self._limits.connections_per_address_max} connections "
-            "(listener.connections_per_address_max), or the listener is full: silent connections "
-            "are evicted for new ones"
-        )
 
     @property
     def held_bytes(self) -> int:
@@ -176,7 +161,6 @@ class Server:
             crowd = sources.largest()
         else:
             return True
-        self._crowded_at = trio.current_time()
         evicted = None if crowd is None else sources.silent_of(crowd)
         if evicted is None:
             return False

@@ -41,7 +41,7 @@ class Health:
 
     failing: Callable[[], Sequence[str]]
     """Why it does not do its work; empty if it does."""
-    warnings: Callable[[], Sequence[str]]
+    warnings: Callable[[], Sequence[str]] = tuple
     status: Callable[[], dict[str, Any]]
     metrics: Callable[[], Exposition]
     are_metrics_open: bool

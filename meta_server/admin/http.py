@@ -23,7 +23,7 @@ from delay_transport.seams.runtime import Address, format_address
 from meta_server.admin.api import API
 from meta_server.admin.metrics import take
 from meta_server.admin.parts import Observed, Parts
-from meta_server.admin.status import failing_checks, status_of, warnings_of
+from meta_server.admin.status import failing_checks, status_of
 
 
 def application(access: HttpAccess, observe: Callable[[], Observed]) -> Starlette:
@@ -53,7 +53,6 @@ def application(access: HttpAccess, observe: Callable[[], Observed]) -> Starlett
         parts,
         Health(
             failing=lambda: failing_checks(observe()),
-            warnings=lambda: warnings_of(observe()),
             status=lambda: status_of(observe()),
             metrics=lambda: take(observe()),
             are_metrics_open=True,

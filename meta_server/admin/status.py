@@ -23,12 +23,6 @@ def failing_checks(observed: Observed) -> list[str]:
     return failing
 
 
-def warnings_of(observed: Observed) -> list[str]:
-    """Return what is well enough for most, but not for all; empty if all is well."""
-    crowding = "" if observed.listener is None else observed.listener.crowding
-    return [crowding] if crowding else []
-
-
 def status_of(observed: Observed) -> dict[str, Any]:
     """Return the status as `GET /status` shows it."""
     failing = failing_checks(observed)

@@ -55,7 +55,8 @@ from delay_protocol.receivers.delivering import (
 from delay_protocol.receivers.masters import ReceiverRegister, encode_receiver_register
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
-from delay_server.settings.config import sections
+from delay_server.settings.config import DelayServerConfig
+from delay_transport.settings.settings_file import sections
 from meta_server.admin.api import API
 from storage.batch.batches import Codec, encode_batch, file_seed
 from storage.batch.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
@@ -668,7 +669,7 @@ def tokens(target: str) -> list[bytes]:
 
 def _setting_words() -> list[bytes]:
     words = {"brokers", "address", "weight"}
-    for name, section in sections().items():
+    for name, section in sections(DelayServerConfig).items():
         words |= {name, f"[{name}]\n", *(setting.name for setting in fields(section))}
     return [word.encode() for word in sorted(words)]
 

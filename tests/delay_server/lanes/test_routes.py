@@ -115,8 +115,6 @@ async def test_a_group_whose_name_cannot_be_written_down_is_none() -> None:
         await world.keep(*[make_item(s, due_ms, subject=s) for s in ("long", "both")])
         await until(lambda: world.ids() == ["both"])
         assert [group.name for group in server.master.sender.status()] == ["g0"]
-        assert server.master.targets.routes is not None
-        assert server.master.targets.routes.counts.nameless == 2
         await until(lambda: status_of(server.observe())["unrouted_subjects"] == 1)
 
 
@@ -519,7 +517,7 @@ def test_subjects_of_which_nothing_is_near_leave_most_places_to_those_that_are()
         bench.routes.expect(name)
     assert len(bench.session) == 15
     bench.routes.look(np.arange(100, dtype=np.uint32))
-    assert (len(bench.session), bench.routes.counts.untaken) == (40, 60)
+    assert len(bench.session) == 40
 
 
 def test_places_that_come_free_are_for_those_that_waited_longest_and_not_for_who_comes() -> None:

@@ -18,9 +18,9 @@ from delay_server.settings.config import (
     NodeConfig,
     RoutesConfig,
     StorageConfig,
-    sections,
 )
 from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.settings.settings_file import sections
 from sender.settings.config import BrokerGroup
 
 NODE = NodeConfig(data_dir=Path("data"))
@@ -45,7 +45,7 @@ def test_a_configuration_does_not_change() -> None:
     config = DelayServerConfig(node=NODE, brokers=BROKERS)
     with pytest.raises(AttributeError):
         config.node = NODE  # type: ignore[misc]
-    for section, kind in sections().items():
+    for section, kind in sections(DelayServerConfig).items():
         first = dataclasses.fields(kind)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(getattr(config, section), first, 1)
@@ -178,7 +178,7 @@ def test_the_smaller_floor_counts_and_it_is_never_less_than_a_start_needs() -> N
 
 def test_every_field_of_the_whole_is_a_section_or_the_brokers() -> None:
     names = {field.name for field in msgspec.structs.fields(DelayServerConfig)}
-    assert names == {*sections(), "brokers"}
+    assert names == {*sections(DelayServerConfig), "brokers"}
 
 
 @pytest.mark.parametrize(

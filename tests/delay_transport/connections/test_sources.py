@@ -64,7 +64,6 @@ async def test_idle_connections_of_one_address_shut_nobody_out() -> None:
     async with serving(Recorder(answer_all), LIMITS) as (server, network):
         good = await come(network, CROWD)
         await ask(good)
-        assert server.crowding == ""
         idle = []
         for number in range(100):
             idle.append(await come(network, CROWD))
@@ -72,7 +71,6 @@ async def test_idle_connections_of_one_address_shut_nobody_out() -> None:
             await ask(good, number)
         # Their address keeps to its part, and the one of them that works stays.
         assert server.open_connections == 5
-        assert "silent" in server.crowding
         await ask(good)
         for number in range(10):
             await ask(await come(network, OTHER), number)
@@ -83,8 +81,6 @@ async def test_idle_connections_of_one_address_shut_nobody_out() -> None:
         assert server.counts.refused == 0
         assert server.counts.closed[CloseReason.CROWDED] > 90
         assert server.open_connections <= 8
-        await trio.sleep(11)
-        assert server.crowding == ""
 
 
 async def test_where_all_places_are_taken_the_address_with_most_gives_one() -> None:
