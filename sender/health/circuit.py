@@ -1,6 +1,6 @@
 """The circuit of a broker group: whether it gets messages, only probes, or nothing. Pure.
 
-    CLOSED --a failure that reaches a threshold, or leaves no doubt--> OPEN
+    CLOSED --failures in a row, or one that leaves no doubt---------> OPEN
       ^                                                               |    ^
       |                                        the wait is over       v    | any failure
       +-------- an item was taken -------------------------------- HALF_OPEN
@@ -12,7 +12,6 @@ group_status.py.
 """
 
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -40,9 +39,9 @@ class Event(Enum):
     TAKEN = "taken"
     """An item was taken."""
     FAILED = "failed"
-    """A failure below all thresholds."""
+    """A failure below the threshold."""
     BROKE = "broke"
-    """A failure that reaches a threshold, or one that is enough alone."""
+    """A failure that reaches the threshold, or one that is enough alone."""
     WAITED = "waited"
     """The wait of an open circuit is over."""
     MOVED = "moved"
@@ -100,13 +99,6 @@ class Failure(Enum):
 DOUBTFUL: Final = frozenset({Failure.REFUSED, Failure.SICK})
 """These may befall a group that is well: it takes some of them. Any other one is enough alone."""
 
-_SHARE: Final = 0.5
-"""Share of refused requests that opens the circuit of a group as well."""
-
-_PARTS: Final = 10
-_PART_S: Final = 1.0
-"""The parts in which the time is counted over which that share is taken."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -146,14 +138,12 @@ class Circuit:
         self._on_change = on_change
         self._since: float | None = None
         """When it changed last."""
-        self._recent = _Recent()
 
     def taken(self, now: float) -> None:
         """Hear that an item was taken."""
         if self.state is CircuitState.OPEN:
             return
         self.failures = 0
-        self._recent.count(now, failed=False)
         self._follow(Event.TAKEN, now, "an item was taken")
 
     def failed(self, now: float, failure: Failure, detail: str) -> None:
@@ -161,7 +151,6 @@ class Circuit:
         if self.state is CircuitState.OPEN:
             return
         self.failures += 1
-        self._recent.count(now, failed=True)
         self._follow(self._weighed(failure), now, f"{failure.value}: {detail}")
 
     def waited(self, now: float) -> None:
@@ -172,19 +161,11 @@ class Circuit:
     def moved(self, now: float) -> None:
         """Hear that the group has another address."""
         self.failures = self.openings = 0
-        self._recent.forget()
         self._follow(Event.MOVED, now, "it has another address")
 
     def _weighed(self, failure: Failure) -> Event:
-        limits, recent = self._limits, self._recent
-        if failure not in DOUBTFUL or self.failures >= limits.refusals_max:
-            return Event.BROKE
-        is_much = recent.failed >= _SHARE * recent.requests
-        return (
-            Event.BROKE
-            if is_much and recent.requests >= limits.refused_share_requests_min
-            else Event.FAILED
-        )
+        is_enough = failure not in DOUBTFUL or self.failures >= self._limits.refusals_max
+        return Event.BROKE if is_enough else Event.FAILED
 
     def _follow(self, event: Event, now: float, reason: str) -> None:
         before = self.state
@@ -197,39 +178,7 @@ class Circuit:
             )
             self.openings = 1 if was_calm else self.openings + 1
             self.until = now + self._wait.wait_s(self.openings, self._chance)
-        else:
-            self._recent.forget()
         self.state = after
         self._since = now
         change = Change(before=before, after=after, event=event, at=now, reason=reason)
         self._on_change(change)
-
-
-class _Recent:
-    """Counts the requests of the last while, and those that failed, in parts of that while."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.failed = 0
-        self._parts: deque[tuple[int, int, int]] = deque()
-        """Number of the part, its requests, and those that failed; the newest is last."""
-
-    def count(self, now: float, *, failed: bool) -> None:
-        """Count a request."""
-        part = int(now // _PART_S)
-        parts = self._parts
-        requests = bad = 0
-        if parts and parts[-1][0] == part:
-            _, requests, bad = parts.pop()
-        parts.append((part, requests + 1, bad + failed))
-        self.requests += 1
-        self.failed += failed
-        while parts[0][0] <= part - _PARTS:
-            _, requests, bad = parts.popleft()
-            self.requests -= requests
-            self.failed -= bad
-
-    def forget(self) -> None:
-        """Forget all."""
-        self.requests = self.failed = 0
-        self._parts.clear()

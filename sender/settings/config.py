@@ -135,9 +135,6 @@ class SenderConfig:
     """Requests refused one after another that open the circuit of a group. No answer in time, a
     connection that is lost or cannot be made, and code 52 open it at once."""
 
-    refused_share_requests_min: int = constant(20)
-    """Requests of 10 s: if there were so many and half of them refused, that opens it as well."""
-
     trial_items: int = constant(1)
     """Items risked at a time on a group that failed, until it takes one, and on one that is slow,
     as long as others are not."""

@@ -397,7 +397,6 @@ async def test_a_lane_of_poison_takes_no_turns_from_others_when_it_is_tried_agai
         queue_items_max=256,
         retry_max_s=0.1,
         refusals_max=10**9,
-        refused_share_requests_min=10**9,
     )
     async with rig_of(config=config) as rig:
         rig.brokers[0].script = script
