@@ -84,8 +84,9 @@ class MetaServer:
         """Open the store, load everything, and wire what stands on it."""
         config, runtime = self.config, self.runtime
         began = trio.current_time()
-        for file in (self.http_access.tokens, self.secret):
-            await runtime.executor.run(FILES_WORKER, file.read)
+        if self.http_access.tokens.is_set:
+            await runtime.executor.run(FILES_WORKER, self.http_access.tokens.read)
+        await runtime.executor.run(FILES_WORKER, self.secret.read)
         self.store, self.registry = await runtime.executor.run(STORE_WORKER, self._load)
         load_seconds = trio.current_time() - began
         _log.info(
