@@ -94,7 +94,7 @@ class CommitQueue:
         self._committed: deque[Told] = deque()
         """Those that are told of a commit next."""
         self._more = Wakeup()
-        self._went_on = trio.Event()
+        self._went_on = trio.lowlevel.ParkingLot()
 
     def add(self, batches: Sequence[LogBatch], told: Sequence[Told] = ()) -> int:
         """Take what has become durable, and who is told of its commit; return its bytes of items.
@@ -125,7 +125,7 @@ class CommitQueue:
     def hand_on(self) -> None:
         """Hand on what is committed and in memory, and tell those who wait for it."""
         committed = self._point.committed
-        self._went_on.set()
+        self._went_on.unpark_all()
         while self._entries:
             entry = self._entries[0]
             if entry.batches is None:
@@ -156,8 +156,7 @@ class CommitQueue:
     async def drain(self) -> None:
         """Wait until all that is committed was handed on; `run` has to run."""
         while self.next < self._point.committed:
-            self._went_on = trio.Event()
-            await self._went_on.wait()
+            await self._went_on.park()
 
     def look_again(self) -> None:
         """Go on reading if there was no room."""

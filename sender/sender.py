@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import structlog
 import trio
 
 from delay_protocol.wire.hello import Hello
@@ -51,8 +50,6 @@ from sender.queues.parcels import (
 from sender.queues.places import Having, HeldPart, Where
 from sender.queues.put_off import PutOff
 from sender.settings.config import BrokerGroup, SenderConfig, check_groups
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
 OnOutcome = Callable[[Entries, int, str, Outcome], None]
 """Called with entries, the wall clock in ms, the name of the broker group, and what became of them.

@@ -88,7 +88,8 @@ class Filer:
         """Rows likewise."""
         self._batches_filed = 0
         self._more = Wakeup()
-        self._room = trio.Event()
+        self._filed_some = trio.lowlevel.ParkingLot()
+        """Where those are who wait until something more is filed."""
         self.on_room: Callable[[], None] = nobody_waits
         """Set by a mastership: hears that some of the backlog has been filed."""
 
@@ -116,7 +117,7 @@ class Filer:
             found = await self._access.run(self._file, batches, taker.gather_bytes_max)
             for _ in range(found.batches):
                 self._forget(self._backlog.popleft())
-            self._room.set()
+            self._filed_some.unpark_all()
             self.on_room()
             await taker.take_filed(found)
             self._checkpoints.wake()
@@ -165,16 +166,10 @@ class Filer:
     async def drain(self) -> None:
         """Wait until everything submitted is filed."""
         while self._backlog:
-            await self._next_filed()
+            await self._filed_some.park()
 
     async def drain_present(self) -> None:
         """Wait until everything that has been submitted by now is filed."""
         until = self._batches_filed + len(self._backlog)
         while self._batches_filed < until:
-            await self._next_filed()
-
-    async def _next_filed(self) -> None:
-        """Wait until something more is filed; several may wait."""
-        if self._room.is_set():
-            self._room = trio.Event()
-        await self._room.wait()
+            await self._filed_some.park()

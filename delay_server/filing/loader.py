@@ -110,7 +110,7 @@ class Loader:
         self._waits_for_names = False
         """Whether there would be something to load, if there was room for its names."""
         self._check_names = Wakeup()
-        self._names_collected = trio.Event()
+        self._names_collected = trio.lowlevel.ParkingLot()
         self._names_rest = (0, 0)
         """From when on is due what was thrown out for its names, and when to load it at the
         earliest, unless something came before it."""
@@ -249,8 +249,7 @@ class Loader:
                     keep = int(len(self._wheel) * share)
                     await self._throw_out(max(keep, self._step_rows), rests=True)
                 await self._collect_names()
-            self._names_collected.set()
-            self._names_collected = trio.Event()
+            self._names_collected.unpark_all()
             if self._waits_for_names:
                 self.wake()
 
@@ -282,10 +281,9 @@ class Loader:
     async def _bound_names(self) -> None:
         """Have names collected if there are enough of them, and wait if there are too many."""
         if self._subjects.wants_collection:
-            collected = self._names_collected
             self._check_names.wake()
             if self._subjects.is_full:
-                await collected.wait()
+                await self._names_collected.park()
 
     # -- loading and splitting ---------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class UnfiledRecords:
         self._appending: list[Entries] = []
         self._durable: deque[Entries] = deque()
         """In the order in which they will be filed."""
-        self._appended = trio.Event()
+        self._appended = trio.lowlevel.ParkingLot()
         self.count = 0
 
     def held(self) -> Iterator[Entries]:
@@ -53,7 +53,7 @@ class UnfiledRecords:
     def _is_not_appended(self, entries: Entries) -> None:
         self._appending = [one for one in self._appending if one is not entries]
         if not self._appending:
-            self._appended.set()
+            self._appended.unpark_all()
 
     def filed(self, facts: FactBlock) -> None:
         """Let go of the messages that a filed record is about, if they are held here.
@@ -71,5 +71,4 @@ class UnfiledRecords:
     async def until_appended(self) -> None:
         """Wait until what is being appended is."""
         while self._appending:
-            self._appended = trio.Event()
-            await self._appended.wait()
+            await self._appended.park()

@@ -181,7 +181,6 @@ class Registration:
         """The state for producers that was sent last."""
         self.watch_trouble = ""
         """Why it does not hear of changes of the group at once; empty if it does."""
-        self._answered_boot_ms: int | None = None
         self._trouble_boot_ms: int | None = None
         self._waits = Trouble()
         """For a meta server, or for its turn to be the master."""
@@ -357,7 +356,6 @@ class Registration:
                 return error
             except (ConfigError, TransportError, MalformedMetaError, MetaRefusedError) as error:
                 return str(error)
-            self._answered_boot_ms = sent_ms
             self.is_authenticated = talk.key is not None
             if self.own_epoch and said.last_epoch == self.own_epoch:
                 self._epoch_known.set()

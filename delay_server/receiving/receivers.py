@@ -91,8 +91,8 @@ class Receivers:
         self._credentials = credentials
         self._members: dict[Connection, _Member] = {}
         self._settling: set[_Settling] = set()
-        self._went_on = trio.Event()
-        """Set, and replaced, when something is answered, or a receiver is gone."""
+        self._went_on = trio.lowlevel.ParkingLot()
+        """Unparked when something is answered, or a receiver is gone."""
 
     def take(self, connection: Connection, frame: Frame) -> None:
         """Take an ATTACH, a FLOW or a SETTLE."""
@@ -118,18 +118,14 @@ class Receivers:
         member = self._members.pop(connection, None)
         if member is not None:
             member.group.detach(member.attachment, reason)
-            self._goes_on()
-
-    def _goes_on(self) -> None:
-        self._went_on.set()
-        self._went_on = trio.Event()
+            self._went_on.unpark_all()
 
     async def stop(self) -> None:
         """Have nothing more delivered, and wait until all that was is settled and answered."""
         for member in self._members.values():
             member.group.stop()
         while self._settling or any(one.attachment.unsettled for one in self._members.values()):
-            await self._went_on.wait()
+            await self._went_on.park()
 
     def drop(self) -> None:
         """Let all receivers go, since this node is the master no more."""
@@ -249,7 +245,7 @@ class Receivers:
         body = encode_settle_reply(settling.unknown, self._now_ms())
         connection.answer(frame, ResponseCode.SUCCESS, body)
         connection.done(1, len(frame.body))
-        self._goes_on()
+        self._went_on.unpark_all()
 
 
 def _refused(reason: str, *, is_final: bool = False) -> bytes:

@@ -119,7 +119,7 @@ class FactRecorder:
         record that states one."""
         self._is_submitted = False
         """Whether a commit will take what waits."""
-        self._are_durable = trio.Event()
+        self._are_durable = trio.lowlevel.ParkingLot()
         self._since: list[tuple[float, int]] = []
         """When outcomes came that wait, and how many then."""
         self._since_of_writing: list[tuple[float, int]] = []
@@ -231,7 +231,7 @@ class FactRecorder:
         self._writing, self._rows_writing, self._since_of_writing = [], [], []
         self._look_at_gate()
         if not self._not_durable:
-            self._are_durable.set()
+            self._are_durable.unpark_all()
 
     def _ended(self, was_kept: bool) -> None:  # noqa: FBT001
         if was_kept:
@@ -302,8 +302,7 @@ class FactRecorder:
     async def stop(self) -> None:
         """Wait until every outcome given so far is durable, whether it is committed or not."""
         while self._not_durable:
-            self._are_durable = trio.Event()
-            await self._are_durable.wait()
+            await self._are_durable.park()
 
     def left(self) -> list[Draft]:
         """Return the records of what is not durable, once nobody commits any more."""

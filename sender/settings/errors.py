@@ -25,10 +25,6 @@ class ItemBytesError(SenderError):
             f"{entries} entries of {expected_bytes} bytes were read as {items} items of "
             f"{bytes_read} bytes"
         )
-        self.entries = entries
-        self.items = items
-        self.expected_bytes = expected_bytes
-        self.bytes_read = bytes_read
 
 
 class GroupRefusedError(SenderError):
