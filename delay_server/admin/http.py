@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from delay_server.admin.api import API
 from delay_server.admin.metrics import take
 from delay_server.admin.parts import Administered
-from delay_server.admin.status import failing_checks, status_of, warnings_of
+from delay_server.admin.status import failing_checks, status_of
 from delay_transport.http.application import Health, make_server_application
 
 
@@ -19,7 +19,6 @@ def application(administered: Administered) -> Starlette:
     observe = administered.observe
     health = Health(
         failing=lambda: failing_checks(observe()),
-        warnings=lambda: warnings_of(observe()),
         status=lambda: status_of(observe()),
         metrics=lambda: take(observe()),
         are_metrics_open=False,

@@ -32,17 +32,6 @@ def failing_checks(observed: Observed) -> list[str]:
     return failing
 
 
-def warnings_of(observed: Observed) -> list[str]:
-    """Return what is wrong for some producers only; empty if nothing is."""
-    warnings = []
-    new = None if observed.parts is None else observed.parts.master.targets.new_subjects
-    if new is not None and new.puts_off:
-        warnings.append(
-            "messages of new subjects are put off: one producer, or all together, sent too many"
-        )
-    return warnings
-
-
 def status_of(observed: Observed) -> dict[str, Any]:
     """Return the status as `GET /status` and `delaywheel status` show it.
 
@@ -74,7 +63,6 @@ def _of_process(observed: Observed) -> dict[str, Any]:
         "uptime_ms": observed.now_ms - observed.started_ms,
         "ready": not failing,
         "failing": failing,
-        "warnings": warnings_of(observed),
         "listen": None if listener is None else format_address(listener.address),
     }
 

@@ -32,9 +32,8 @@ ADDRESS_SHARE: Final = 1 / 2
 CONNECTION_SHARE: Final = 1 / 4
 """… and one connection."""
 
-TOLD_S: Final = 60.0
-"""For so long after the last one it is told that new subjects are put off; the log says it once in
-this time."""
+_LOGGED_S: Final = 60.0
+"""The log says once in this time that new subjects are put off."""
 
 
 class NewSubjects:
@@ -46,7 +45,7 @@ class NewSubjects:
         """Times that a subject was put off."""
         self._routes = routes
         self._known = known
-        self._put_off_at = self._logged_at = -math.inf
+        self._logged_at = -math.inf
         self._newcomers = Newcomers(
             "subjects are used for the first time",
             rate=RATE,
@@ -55,11 +54,6 @@ class NewSubjects:
             connection=CONNECTION_SHARE,
         )
 
-    @property
-    def puts_off(self) -> bool:
-        """Whether that happened of late."""
-        return trio.current_time() < self._put_off_at + TOLD_S
-
     def refusal(self, source: Connection, subject: bytes) -> str | None:
         """Say why a subject has to come again later; None if it is taken, and asked for."""
         if not (subject in self._known or self._routes.is_kept(subject)):
@@ -67,8 +61,7 @@ class NewSubjects:
             told = self._newcomers.refusal(now, connection=source.peer, address=source.where)
             if told is not None:
                 self.put_off_count += 1
-                self._put_off_at = now
-                if now >= self._logged_at + TOLD_S:
+                if now >= self._logged_at + _LOGGED_S:
                     self._logged_at = now
                     source.warn("new subjects are put off", reason=told, address=source.where)
                 return told

@@ -41,7 +41,6 @@ class Health:
 
     failing: Callable[[], Sequence[str]]
     """Why it does not do its work; empty if it does."""
-    warnings: Callable[[], Sequence[str]] = tuple
     status: Callable[[], dict[str, Any]]
     metrics: Callable[[], Exposition]
     are_metrics_open: bool
@@ -62,11 +61,9 @@ def make_server_application(
         return json_response({"live": True})
 
     async def readyz(_: Request) -> Response:
-        failing, warnings = health.failing(), health.warnings()
+        failing = health.failing()
         found = {"ready": not failing, "failing": failing}
-        return json_response(
-            found | ({"warnings": warnings} if warnings else {}), 503 if failing else 200
-        )
+        return json_response(found, 503 if failing else 200)
 
     async def status(request: Request) -> Response:
         access.admit(request, Role.READ, is_change=False)

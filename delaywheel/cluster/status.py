@@ -48,8 +48,7 @@ def status(*, session: Session, watch: bool, every: float) -> None:
 def summary_of(found: Json) -> tuple[bool, str]:
     """Return whether a server does its work, and a line that says so or what is wrong."""
     name = f"{found.get('group', 'this delay server')}/{found.get('node_id', '-')}"
-    wrong = [*_texts(found.get("failing")), *_texts(found.get("warnings"))]
-    wrong += [*_undelivered(found), *_meta_away(found)]
+    wrong = [*_texts(found.get("failing")), *_undelivered(found), *_meta_away(found)]
     if found.get("kind") == "meta server":
         line = "this is a meta server: `delaywheel topology` shows what it knows"
         return not wrong, "; ".join([line, *wrong])

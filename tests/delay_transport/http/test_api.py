@@ -91,7 +91,6 @@ class Asks(Caller):
         self.access = HttpAccess(Tokens(None), own_address="", **limits)
         health = Health(
             failing=list,
-            warnings=list,
             status=dict,
             metrics=lambda: Exposition([build_info()]),
             are_metrics_open=False,

@@ -130,7 +130,6 @@ def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
     ("changes", "line"),
     [
         ({}, "d1/n1 takes and delivers messages"),
-        ({"warnings": ["too many"]}, "d1/n1 takes and delivers messages; but too many"),
         (
             {"late": 3, "brokers": {"g1": {"up": 0}, "g2": {"up": 1}}},
             (
