@@ -6,6 +6,7 @@
     duplicates    finds what a producer sends again
     ingest        holds, admits and answers requests
     intake        accepted items until their commit
+    settling      builds the records that settle rows
 
 Imported by dead, settings and the server.
 """

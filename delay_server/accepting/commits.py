@@ -208,11 +208,13 @@ class Committer:
         *drafts: Draft,
         has_items: bool | None = None,
         on_durable: Callable[[int], None] = lambda _: None,
+        on_no_space: Callable[[], None] = lambda: None,
     ) -> bool:
         """Commit records that are batches, at once; False if there was no space for them.
 
         has_items: they need room and free disk, as messages do; None: if they carry any.
-        `on_durable` hears the last as soon as it is durable, which is before it is filed.
+        `on_durable` hears the last as soon as it is durable, which is before it is filed;
+        `on_no_space` hears that there was none even if this task was cancelled meanwhile.
         """
         ended = trio.Event()
         was_kept = False
@@ -220,6 +222,8 @@ class Committer:
         def end(kept: bool) -> None:  # noqa: FBT001
             nonlocal was_kept
             was_kept = kept
+            if not kept:
+                on_no_space()
             ended.set()
 
         if has_items is None:

@@ -1,8 +1,9 @@
 """Describes messages of a running node to `reasons.py`, which says why they were not delivered."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -11,11 +12,11 @@ from xxhash import xxh3_64_intdigest
 
 from delay_server.admin.parts import Parts
 from delay_server.admin.reasons import GroupLook, Look, Reason, reason_of
-from sender.queues.parcels import Entries
 from sender.queues.places import HeldPart, Where
+from storage.batch.entries import among
 from storage.batch.item_formats import qmq_message_id
 from storage.disk.spans import MINUTE_MS, dead_key
-from storage.readers.looking import FindLook, FoundRow, Present
+from storage.readers.looking import Fact, FindLook, FoundRow
 from storage.schedule.dead_index import DeadRow
 
 
@@ -27,6 +28,8 @@ class Explained:
     """Of a dead letter: its own."""
     reason: Reason | None
     """None: it was delivered, or is done with otherwise."""
+    fact: Fact | None = None
+    """What became of it; None: nothing yet."""
     held: HeldPart | None = None
     """Where the sender has it, if it has it."""
     is_letter: bool = False
@@ -66,17 +69,18 @@ def _look_at(parts: Parts, number: int | None, name: str) -> Look:
     )
 
 
-def _reason_now(parts: Parts, row: FoundRow) -> tuple[Reason, HeldPart | None]:
+def _reason_now(parts: Parts, row: FoundRow, fact: Fact | None) -> tuple[Reason, HeldPart | None]:
     """Return why a message that has no outcome was not delivered yet, and where it is held."""
     master, sequence = parts.master, row.sequence
     number = parts.node.store.schedule.subjects.ids.get(row.subject)
-    part = next((part for part in master.sender.parts() if _has([part.entries], sequence)), None)
+    alone = frozenset([sequence])
+    part = next((one for one in master.sender.parts() if among(alone, [one.entries])), None)
     look = replace(
         _look_at(parts, number, row.subject.decode(errors="replace")),
         where=None if part is None else part.where,
-        is_given_up=_has(master.dead_recorder.held(), sequence),
-        is_moved=_has(chain(master.moves.unfiled.held(), master.copier.held()), sequence),
-        is_damaged=sequence in master.undeliverable.sequences,
+        is_given_up=bool(among(alone, master.dead_recorder.held())),
+        is_moved=bool(among(alone, chain(master.moves.unfiled.held(), master.copier.held()))),
+        is_damaged=fact is not None or sequence in master.undeliverable.sequences,
         is_due=row.due_ms <= parts.pacer.trusted_ms(),
     )
     return reason_of(look), part
@@ -94,10 +98,6 @@ def _loaded(parts: Parts, rows: Sequence[FoundRow]) -> set[int]:
         for row, lane in zip(rows, of, strict=True)
         if (max(row.due_ms, row.minute * MINUTE_MS), row.sequence) <= lanes.loading_of(lane)
     }
-
-
-def _has(held: Iterable[Entries], sequence: int) -> bool:
-    return any((entries["sequence"] == sequence).any() for entries in held)
 
 
 async def explain_subject(parts: Parts, name: str) -> dict[str, Any]:
@@ -231,11 +231,11 @@ async def find(
     search, rows, loaded = await _rows(parts, message_id, id_hash, minutes)
     # After the rows: what becomes a dead letter meanwhile is found twice, and not missed.
     letters = await _dead_letters(parts, id_hash)
-    found = list(_explained(parts, rows, letters, loaded))
+    found = list(_explained(parts, search, rows, letters, loaded))
     if before and all(one.reason is None for one in found):
         # It was requeued, maybe, while this looked for it.
         search, rows, loaded = await _rows(parts, message_id, id_hash, minutes)
-        found = list(_explained(parts, rows, letters, loaded))
+        found = list(_explained(parts, search, rows, letters, loaded))
     return found, search
 
 
@@ -243,19 +243,15 @@ async def _rows(
     parts: Parts, message_id: bytes, id_hash: int, minutes: Collection[int]
 ) -> tuple[FindLook, list[FoundRow], set[int]]:
     """Return a look for the rows with an id, the rows by sequence, and which are loaded."""
-
-    def look(present: Present) -> FindLook:
-        return FindLook(present, id_hash, minutes=minutes)
-
-    def look_again(present: Present) -> FindLook:
-        return FindLook(present, id_hash, minutes=pending, is_elsewhere=False)
-
-    search = await parts.looks.run(parts.node, look)
+    looks = parts.looks
+    search = await looks.run(parts.node, partial(FindLook, id_hashes=[id_hash], minutes=minutes))
     rows = {row.sequence: row for row in search.found}
-    if pending := {row.minute for row in search.found if not row.is_crossed_off}:
+    if pending := {row.minute for row in search.found if row.sequence not in search.facts}:
         # All of them were looked at meanwhile, for seconds maybe.
-        again = await parts.looks.run(parts.node, look_again)
+        make = partial(FindLook, id_hashes=[id_hash], minutes=pending, between=(0, 0))
+        again = await looks.run(parts.node, make)
         rows |= {row.sequence: row for row in again.found}
+        search.facts |= again.facts
     # Others may have the hash; an item that is damaged is a candidate.
     ids = {b"", message_id}
     found = [rows[one] for one in sorted(rows) if qmq_message_id(rows[one].item) in ids]
@@ -269,25 +265,31 @@ async def _dead_letters(parts: Parts, id_hash: int) -> list[DeadRow]:
 
 
 def _explained(
-    parts: Parts, rows: list[FoundRow], letters: list[DeadRow], loaded: Collection[int]
+    parts: Parts,
+    search: FindLook,
+    rows: list[FoundRow],
+    letters: list[DeadRow],
+    loaded: Collection[int],
 ) -> Iterator[Explained]:
     """Yield the explanation of each row and dead letter; a row that died counts as its letter."""
     died = {letter.old_sequence for letter in letters}
     for row in rows:
-        if row.is_crossed_off and row.sequence not in died:
-            yield Explained(row=row, reason=None)
-        elif row.sequence not in died:
-            reason, held = _reason_now(parts, row)
-            is_loaded = row.sequence in loaded
-            yield Explained(row=row, reason=reason, held=held, is_loaded=is_loaded)
+        fact = search.facts.get(row.sequence)
+        if row.sequence in died:
+            continue
+        if fact is not None and fact.outcome is not None:
+            yield Explained(row=row, reason=None, fact=fact)
+            continue
+        reason, held = _reason_now(parts, row, fact)
+        yield Explained(row=row, reason=reason, held=held, is_loaded=row.sequence in loaded)
     for letter in letters:
         row = FoundRow(
             due_ms=letter.due_ms,
             sequence=letter.sequence,
             minute=letter.minute,
+            id_hash=letter.id_hash,
             subject=letter.subject,
             size=letter.size,
             segment=dead_key(letter.minute).name,
-            is_crossed_off=False,
         )
         yield Explained(row=row, reason=Reason.DEAD, is_letter=True)

@@ -18,7 +18,7 @@ from delay_transport.http.operations import Call, NoPath, Request
 from delay_transport.http.problems import RequestError
 from delay_transport.http.tokens import Role
 from storage.disk.spans import MINUTE_MAX
-from storage.readers.looking import FindLook
+from storage.readers.looking import Fact, FindLook
 from storage.schedule.keys import NEVER
 
 Json = dict[str, Any]
@@ -71,9 +71,14 @@ def _shown(message: Explained) -> Json:
         "loaded": message.is_loaded,
         "group": None if held is None else held.group,
         "holder": None if held is None else held.holder or None,
-        "fact": row.fact,
+        "fact": None if message.fact is None else _shown_fact(message.fact),
         "dead_letter": message.is_letter,
     }
+
+
+def _shown_fact(fact: Fact) -> Json:
+    outcome = "" if fact.outcome is None else fact.outcome.name.lower()
+    return {"outcome": outcome, "group": fact.target, "at_ms": fact.at_ms}
 
 
 class ExplainQuery(Request, frozen=True, kw_only=True):
@@ -87,7 +92,5 @@ async def explain(call: Call[Administered, NoPath, ExplainQuery, None]) -> Json:
     parts, subject = call.context.parts(), call.query.subject
     found = await explain_subject(parts, subject)
     now_ms = parts.pacer.trusted_ms()
-    look = await count_of(
-        parts, Pending(subject=subject), now_ms, NEVER[0], 1, names_of=lambda _: ()
-    )
+    look = await count_of(parts, Pending(subject=subject), now_ms, NEVER[0], 1)
     return found | {"due_later": sum(sum(numbers[1:]) for numbers in look.by_name().values())}

@@ -18,9 +18,10 @@ from delay_server.admin.parts import Administered, Parts, about
 from delay_transport.http.operations import Call, NoPath, Request
 from delay_transport.http.pages import PAGE_MAX
 from delay_transport.http.problems import BadValueError, RequestError
+from storage.batch.item_formats import qmq_message_id
 from storage.disk.spans import MINUTE_MAX, MINUTE_MS
 from storage.readers.looking import CountLook, Look, PageLook
-from storage.schedule.keys import NEVER, Key
+from storage.schedule.keys import NEVER
 
 Json = dict[str, Any]
 
@@ -56,6 +57,12 @@ class Pending(Request, frozen=True, kw_only=True):
         if self.due_to is not None and self.due_to <= self.due_from:
             raise BadValueError(field="due_to", value=self.due_to, allowed="later than due_from")
         return NEVER[0] if self.due_to is None else self.due_to
+
+    def require_some(self) -> None:
+        """Raise RequestError if all messages are meant."""
+        is_any_time = not self.due_from and self.due_to is None
+        if not self.subject.strip("*") and self.name is None and is_any_time:
+            raise RequestError(400, "bad-value", "give a subject, name, due_from or due_to")
 
     def takes(self, subject: bytes) -> bool:
         """Return True if messages of a subject are meant."""
@@ -95,20 +102,10 @@ class ListQuery(Pending, frozen=True, kw_only=True):
 async def list_pending(call: Call[Administered, NoPath, ListQuery, None]) -> Json:
     """List pending messages by due time; each page goes on where the one before ended."""
     query, parts = call.query, call.context.parts()
-    if query.subject == "*" and query.name is None and not query.due_from and query.due_to is None:
-        raise RequestError(400, "bad-value", "give a subject, name, due_from or due_to")
-    look = await parts.looks.run(
-        parts.node,
-        partial(
-            PageLook,
-            wanted=query.takes,
-            after=_key_of(query.after, query) if query.after else (query.due_from, 0),
-            until_ms=query.end_ms,
-            limit=query.limit,
-            rows_max=_LOOKED_MAX,
-            with_ids=query.ids,
-        ),
-    )
+    query.require_some()
+    after = numbers_of(query.after, query, 2) if query.after else [query.due_from, 0]
+    item_of = qmq_message_id if query.ids else None
+    look = await page_of(parts, query, after=after, limit=query.limit, item_of=item_of)
     items = [
         named(row.subject)
         | {
@@ -120,26 +117,52 @@ async def list_pending(call: Call[Administered, NoPath, ListQuery, None]) -> Jso
         }
         for row in look.page
     ]
-    end = None if look.next is None else _cursor(look.next, query)
+    end = None if look.next is None else cursor_of(look.next, query)
     # What is due before this time is on this page or an earlier one.
     covered = None if look.next is None else look.next[0]
     return looked(look) | {"items": items, "covered_to_ms": covered, "next": end}
 
 
-def _cursor(key: Key, query: ListQuery) -> str:
-    """Return a key as text, with a checksum of it and of what is listed."""
-    text = f"{key[0]}.{key[1]}"
-    meant = f"{text} {query.subject} {query.name} {query.due_from} {query.due_to}"
+async def page_of(
+    parts: Parts,
+    wanted: Pending,
+    *,
+    after: Sequence[int],
+    until_ms: int = NEVER[0],
+    last: int = NEVER[0],
+    limit: int,
+    item_of: Callable[[bytes], bytes] | None,
+) -> PageLook:
+    """Return the next of the messages that are meant, as PageLook has it; raise RequestError."""
+    return await parts.looks.run(
+        parts.node,
+        partial(
+            PageLook,
+            wanted=wanted.takes,
+            after=(after[0], after[1]),
+            until_ms=min(wanted.end_ms, until_ms),
+            last=last,
+            limit=limit,
+            rows_max=_LOOKED_MAX,
+            item_of=item_of,
+        ),
+    )
+
+
+def cursor_of(numbers: Sequence[int], wanted: Pending) -> str:
+    """Return the numbers of a place as text, with a checksum of them and of what is meant."""
+    text = ".".join(map(str, numbers))
+    meant = f"{text} {wanted.subject} {wanted.name} {wanted.due_from} {wanted.due_to}"
     return f"{text}.{crc32(meant.encode(errors='replace')):08x}"
 
 
-def _key_of(cursor: str, query: ListQuery) -> Key:
-    """Return the key of a cursor of this list; raise BadValueError for any other text."""
-    numbers = cursor.split(".")[:2]
-    if cursor.isascii() and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
-        key = int(numbers[0]), int(numbers[1])
-        if max(key) < 2**63 and _cursor(key, query) == cursor:
-            return key
+def numbers_of(cursor: str, wanted: Pending, count: int) -> list[int]:
+    """Return the numbers of such a place; raise BadValueError for any other text."""
+    texts = cursor.split(".")[:count]
+    if cursor.isascii() and len(texts) == count and all(map(str.isdecimal, texts)):
+        numbers = list(map(int, texts))
+        if max(numbers) < 2**63 and cursor_of(numbers, wanted) == cursor:
+            return numbers
     allowed = "`next` of a page with the same subject, name, due_from and due_to"
     raise BadValueError(field="after", value=cursor, allowed=allowed)
 
@@ -206,7 +229,7 @@ async def count_of(
     column_ms: int,
     columns: int,
     *,
-    names_of: Callable[[bytes], Collection[str]],
+    names_of: Callable[[bytes], Collection[str]] = lambda _: (),
 ) -> CountLook:
     """Return a count of the messages that are meant, with a row for all; raise RequestError."""
 

@@ -3,5 +3,4 @@
 cancelling   which messages must not be sent any more: the one set that is asked
 changer      brings rows to an end by CANCEL, MOVE or FACTS records
 requests     CHANGE of clients: what they mean is found, changed and answered
-bulk         all messages of a filter, a slice at a time
 """

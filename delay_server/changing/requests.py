@@ -16,13 +16,12 @@ and commits their records together.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import trio
 from xxhash import xxh3_64_intdigest
 
@@ -44,16 +43,20 @@ from delay_server.changing.changer import Changer, NotChangedError, Wish
 from delay_server.duty import Admits, Duty
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
-from storage.disk.spans import MINUTE_MS
-from storage.schedule.look_up import Columns, Row
-from storage.schedule.row_places import contained
+from storage.disk.spans import MINUTE_MAX, MINUTE_MS
+from storage.readers.looking import FindLook, FoundRow
 
 WAITING_MAX: Final = 256
 """Requests that wait; each has up to 1 MiB, mostly far less. Clients ask again a second later."""
 ROUND_ITEMS: Final = 4096
 """Messages of one round, unless a request has more: their items are in memory until it ends."""
+ROWS_MAX: Final = 16_384
+"""Rows that one look finds; with 300 bytes each they take 5 MiB."""
 PAST_MS: Final = 60_000
 """Time by which clocks of clients may differ; to move a message further back is a fault."""
+
+_Found = dict[int, tuple[FoundRow, ChangeResult]]
+"""The rows of a message, by sequence, and what became of each."""
 
 
 @dataclass(eq=False, slots=True)
@@ -168,8 +171,7 @@ class Changes:
     async def _run_round(self, changer: Changer) -> None:
         asked = [change for one in self._under_way for change in one.items]
         try:
-            async with changer.lock:
-                results = await change_messages(changer, asked)
+            results = await change_messages(changer, asked)
         except NotChangedError as error:
             for one in self._under_way:
                 self._answer(one, ResponseCode.BROKER_ERROR, str(error).encode())
@@ -193,99 +195,63 @@ class Changes:
 async def change_messages(
     changer: Changer, changes: Iterable[Change]
 ) -> dict[Change, Sequence[ChangeResult]]:
-    """Return what became of messages, one result for each name; the caller holds the lock.
+    """Return what became of messages, one result for each name.
 
     Equal changes are one. A message whose row was moved, or became a dead letter, is looked for
     once more, at all times from then on: it may be what a receiver put off, or a copy for a name.
     Raises NotChangedError.
     """
     await changer.until_filed()
-    asked = list(dict.fromkeys(changes))
-    timed = [one for one in asked if one.due_ms is not None]
-    found: dict[Change, dict[int, tuple[Row, ChangeResult]]] = {one: {} for one in asked}
-    minutes = {one.due_ms // MINUTE_MS for one in timed if one.due_ms is not None}
-    if timed:
-        looked = _Looked(timed, is_exact=True)
-        rows = await changer.look_up(looked.select, minutes=minutes)
-        await _change(changer, looked.of(rows.found.values()), found)
-    later = [one for one in asked if one.due_ms is None or _goes_on(found[one])]
-    if later:
-        looked = _Looked(later, is_exact=False)
-        since = min((one.due_ms or 0) // MINUTE_MS for one in later)
-        rows = await changer.look_up(looked.select, since=since)
-        if not rows.is_complete:
-            raise NotChangedError("too many messages have these ids: give the times as well")
-        await _change(changer, looked.of(rows.found.values()), found)
+    found: dict[Change, _Found] = {one: {} for one in changes}
+    timed = {one: one.due_ms // MINUTE_MS for one in found if one.due_ms is not None}
+    await _change(changer, timed, found, is_exact=True, minutes=set(timed.values()), between=(0, 0))
+    later = [one for one in found if one.due_ms is None or _goes_on(found[one])]
+    since = min((timed.get(one, 0) for one in later), default=0)
+    await _change(changer, later, found, is_exact=False, between=(since, MINUTE_MAX + 1))
     # Sent after they were due: they are in the minute in which they came.
     floor = changer.floor_minute()
-    late = [one for one in timed if not found[one] and (one.due_ms or 0) // MINUTE_MS < floor]
-    if late:
-        looked = _Looked(late, is_exact=True)
-        since = min((one.due_ms or 0) // MINUTE_MS for one in late)
-        unsealed = await changer.minutes_between(since, floor + 1)
-        rows = await changer.look_up(looked.select, minutes=unsealed)
-        await _change(changer, looked.of(rows.found.values()), found)
-    return {one: _told(one, found[one].values()) for one in asked}
-
-
-class _Looked:
-    """The messages that one look is for."""
-
-    def __init__(self, changes: Sequence[Change], *, is_exact: bool) -> None:
-        self._is_exact = is_exact
-        """True: rows that are due as it is said, and no others."""
-        self._by_hash = defaultdict[int, list[Change]](list)
-        for change in changes:
-            self._by_hash[xxh3_64_intdigest(change.message_id.encode())].append(change)
-        self._hashes = np.sort(np.array(list(self._by_hash), np.uint64))
-
-    def select(self, columns: Columns) -> npt.NDArray[np.intp]:
-        """Return the places of rows that may be meant."""
-        places = np.flatnonzero(contained(columns.id_hash, self._hashes))  # type: ignore[arg-type]
-        kept = [
-            place
-            for place in places.tolist()
-            if any(
-                self._may_be(change, int(columns.due_ms[place]), columns.names[subject])
-                for subject in [int(columns.subject[place])]
-                for change in self._by_hash[int(columns.id_hash[place])]
-            )
-        ]
-        return np.array(kept, np.intp)
-
-    def _may_be(self, change: Change, due_ms: int, subject: bytes) -> bool:
-        if self._is_exact and due_ms != change.due_ms:
-            return False
-        return change.subject.encode() in {subject, real_subject(subject)}
-
-    def of(self, rows: Iterable[Row]) -> list[tuple[Change, Row]]:
-        """Return which rows are meant, by their items."""
-        found: list[tuple[Change, Row]] = []
-        for row in rows:
-            found += [
-                (change, row)
-                for change in self._by_hash[row.id_hash]
-                if self._may_be(change, row.due_ms, row.subject) and self._is(change, row)
-            ]
-        return found
-
-    def _is(self, change: Change, row: Row) -> bool:
-        if not row.item:
-            # It cannot be read, so it will never be sent.
-            return change.due_ms == row.due_ms
-        item = decode_item(row.item)
-        if item.message_id != change.message_id:
-            return False
-        return change.due_ms in {None, row.due_ms, first_due_ms(item)}
+    late = [one for one, minute in timed.items() if not found[one] and minute < floor]
+    since = min((timed[one] for one in late), default=0)
+    await _change(changer, late, found, is_exact=True, between=(since, floor + 1))
+    return {one: _told(one, rows.values()) for one, rows in found.items()}
 
 
 async def _change(
     changer: Changer,
-    meant: Sequence[tuple[Change, Row]],
-    found: dict[Change, dict[int, tuple[Row, ChangeResult]]],
+    changes: Collection[Change],
+    found: dict[Change, _Found],
+    *,
+    is_exact: bool,
+    minutes: Collection[int] = (),
+    between: tuple[int, int],
 ) -> None:
-    """Change rows that were not looked at before, and note what became of them."""
-    new = [(change, row) for change, row in meant if row.sequence not in found[change]]
+    """Change rows of these messages that were not found before, and note what became of them.
+
+    is_exact: only rows that are due as it is said; minutes, between: as FindLook takes them.
+    """
+    by_hash = defaultdict[int, list[Change]](list)
+    for change in changes:
+        by_hash[xxh3_64_intdigest(change.message_id.encode())].append(change)
+    if not by_hash:
+        return
+    look = await changer.look(
+        partial(
+            FindLook,
+            id_hashes=by_hash,
+            due_ms={change.due_ms or 0 for change in changes} if is_exact else None,
+            minutes=minutes,
+            between=between,
+            found_max=ROWS_MAX,
+        )
+    )
+    if look.is_full:
+        raise NotChangedError("too many messages have these ids: give the times as well")
+    new = [
+        (change, row)
+        for row in look.found
+        for change in by_hash[row.id_hash]
+        if row.sequence not in found[change] and _is_meant(change, row, is_exact=is_exact)
+    ]
     first: dict[int, Change] = {}
     wishes = []
     for change, row in new:
@@ -300,14 +266,29 @@ async def _change(
         found[change][row.sequence] = row, result
 
 
-def _was_moved(change: Change, row: Row) -> bool:
+def _is_meant(change: Change, row: FoundRow, *, is_exact: bool) -> bool:
+    """Return True if a row with the hash of its id is of a message."""
+    if change.subject.encode() not in {row.subject, real_subject(row.subject)}:
+        return False
+    if is_exact and row.due_ms != change.due_ms:
+        return False
+    if not row.item:
+        # It cannot be read, so it will never be sent.
+        return change.due_ms == row.due_ms
+    item = decode_item(row.item)
+    if item.message_id != change.message_id:
+        return False
+    return change.due_ms in {None, row.due_ms, first_due_ms(item)}
+
+
+def _was_moved(change: Change, row: FoundRow) -> bool:
     """Return True if a client moved it there, and names the time that it had before."""
     if change.due_ms in {None, row.due_ms} or row.subject != change.subject.encode():
         return False
     return FIRST_DUE_KEY not in decode_item(row.item).attributes
 
 
-def _goes_on(rows: dict[int, tuple[Row, ChangeResult]]) -> bool:
+def _goes_on(rows: _Found) -> bool:
     """Return True if other rows may stand for a message now, none of which was found."""
     states = [result for _, result in rows.values()]
     return bool(states) and all(
@@ -327,7 +308,7 @@ _BEST: Final = (
 """Which of several rows of one name is told of; of equal ones the one that was found last."""
 
 
-def _told(change: Change, rows: Iterable[tuple[Row, ChangeResult]]) -> Sequence[ChangeResult]:
+def _told(change: Change, rows: Iterable[tuple[FoundRow, ChangeResult]]) -> Sequence[ChangeResult]:
     """Return what is answered: the best for each name; the message itself only where it is one."""
     by_name: dict[str, ChangeResult] = {}
     for row, result in rows:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-import numpy as np
 import trio
 
 from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import item_due_at
 from delay_server.accepting.commits import Committer
+from delay_server.accepting.settling import cancel_of, move_of
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.runtime import Executor
 from storage.batch.batches import Damage
@@ -203,7 +203,9 @@ class DeadLetters:
         if self.is_closed:
             change.is_stopped = True
         elif rows:
-            draft = _move(rows, items) if kind is RecordKind.MOVE else _cancel(rows)
+            is_move = kind is RecordKind.MOVE
+            dues = [row.due_ms for row in rows]
+            draft = move_of(rows, items, dues) if is_move else cancel_of(rows)
             change.lacks_space = not await self._append(draft)
             change.done += 0 if change.lacks_space else len(rows)
 
@@ -230,36 +232,3 @@ def _parts(rows: Sequence[DeadRow]) -> Iterator[Sequence[DeadRow]]:
             begin, size = place, row.size
     if rows:
         yield rows[begin:]
-
-
-def _cancel(rows: Sequence[DeadRow]) -> Draft:
-    """Return the records that drop dead letters."""
-    return Draft(
-        kind=RecordKind.CANCEL,
-        count=len(rows),
-        names=(),
-        arrays={
-            "old_sequence": np.array([row.sequence for row in rows], np.int64),
-            "old_minute": np.array([row.minute for row in rows], np.uint32),
-        },
-    )
-
-
-def _move(rows: Sequence[DeadRow], items: list[bytes]) -> Draft:
-    """Return the records that requeue dead letters: their items, due when their rows say."""
-    subjects = list(dict.fromkeys(row.subject for row in rows))
-    numbers = {subject: number for number, subject in enumerate(subjects)}
-    return Draft(
-        kind=RecordKind.MOVE,
-        count=len(rows),
-        names=subjects,
-        arrays={
-            "old_sequence": np.array([row.sequence for row in rows], np.int64),
-            "due_ms": np.array([row.due_ms for row in rows], np.int64),
-            "id_hash": np.array([row.id_hash for row in rows], np.uint64),
-            "size": np.array(list(map(len, items)), np.uint32),
-            "old_minute": np.array([row.minute for row in rows], np.uint32),
-            "subject": np.array([numbers[row.subject] for row in rows], np.uint16),
-        },
-        blob=items,
-    )

@@ -20,7 +20,7 @@ import trio
 from delay_server.distribution import Distribution
 from delay_transport.seams.outbox import Wakeup
 from storage.batch.columns import RecordKind
-from storage.batch.entries import Entries
+from storage.batch.entries import Entries, among
 from storage.batch.facts import FactBlock, Outcome, join_facts
 from storage.logs.message_log import Draft
 from storage.schedule.handout import HeldRows, held_rows
@@ -188,8 +188,7 @@ class FactRecorder:
     def having(self, wanted: frozenset[int]) -> frozenset[int]:
         """Return those of these sequences whose outcome came and is not applied yet."""
         rows = (*self._rows_waiting, *self._rows_writing, *(rows for rows, _ in self._unapplied))
-        found = (wanted.intersection(some["sequence"].tolist()) for some in rows)
-        return frozenset().union(*found)
+        return among(wanted, rows)
 
     @property
     def unapplied(self) -> int:

@@ -227,7 +227,7 @@ def _change_many(
     """Change all messages of a filter, at each master, in slices."""
     if subject is None and due_from is None and due_to is None:
         raise click.UsageError("give a filter: --subject, --due-from or --due-to")
-    times = {"due_from_ms": due_from, "due_to_ms": due_to}
+    times = {"due_from": due_from, "due_to": due_to}
     asked = {name: at and round(at.timestamp() * 1000) for name, at in times.items()}
     body = {**asked, "subject": subject, "by_ms": by and by // _MS, "dry_run": dry_run}
     session = Session(meta, token_file=token_file, as_json=as_json, timeout_s=_SLICE_S)

@@ -1,5 +1,6 @@
 """The index entry of a message that is due soon: all the memory one message takes in the wheel."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,12 @@ minute (storage/schedule/row_places.py).
 
 Entries = npt.NDArray[np.void]
 """A one-dimensional array of ENTRY."""
+
+
+def among(wanted: frozenset[int], parts: Iterable[Entries]) -> frozenset[int]:
+    """Return those of these sequences that some entries have."""
+    found = (wanted.intersection(part["sequence"].tolist()) for part in parts)
+    return frozenset().union(*found)
 
 
 def no_entries() -> Entries:

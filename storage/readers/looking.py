@@ -11,13 +11,15 @@ with a fact, or with an outcome that is durable, is settled: it is not pending.
 
     PageLook     the next rows in order of their due times
     CountLook    how many rows are due when, by any name that the caller makes of a subject
-    FindLook     rows with the hash of a message id, settled ones too
+    FactsLook    what became of some rows
+    FindLook     rows with the hashes of message ids, and what became of them
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from typing import Final
 from uuid import UUID
@@ -27,14 +29,13 @@ import numpy.typing as npt
 
 from storage.batch.batches import Damage
 from storage.batch.facts import FactBlock, Outcome
-from storage.batch.item_formats import qmq_message_id
 from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s, RowBlock
 from storage.disk.disk import Bytes, Disk, size_if_opened
 from storage.disk.errors import DamagedError
-from storage.disk.spans import DEAD_MINUTES_FROM, MINUTE_MS, SegmentKey, Span
+from storage.disk.spans import DEAD_MINUTES_FROM, MINUTE_MAX, MINUTE_MS, SegmentKey, Span
 from storage.schedule.keys import BEFORE_ALL, NEVER, Key, not_after
-from storage.schedule.row_places import SequenceSet
+from storage.schedule.row_places import SequenceSet, contained
 from storage.schedule.schedule_log import ScheduleLog
 from storage.schedule.segment import Segment
 from storage.state.checkpoint import SegmentState
@@ -45,7 +46,9 @@ _BATCH_ROWS: Final = 256
 """Rows that a batch counts for beside its own: to read one takes that long."""
 _SUBJECTS_MAX: Final = 100_000
 """Subjects of which a look remembers what the caller makes of them."""
-_FOUND_MAX: Final = 20
+FOUND_MAX: Final = 20
+"""Rows that are found, if nothing else is said."""
+_NOWHERE: Final = np.empty(0, np.intp)
 OTHERS: Final = "%"
 """The name in a count of all that have no place in it; no subject is called so."""
 
@@ -67,6 +70,25 @@ class Present:
     """Those that are in no file."""
     set_aside: int
     """Files of segments that damage took out: rows may be in them that nothing else has."""
+
+    def segment(self, state: SegmentState) -> Segment:
+        """Return a segment to be read, as it was then."""
+        return Segment.of_state(self.disk, self.log_uuid, state)
+
+    def segments_of(self, minutes: Collection[int]) -> list[SegmentState]:
+        """Return the segments of filed minutes; of a sealed one its files alone tell."""
+        left, found = sorted({one for one in minutes if one <= MINUTE_MAX}), []
+        for state in self.segments:
+            begin, end = bisect_left(left, state.start), bisect_left(left, state.key.end)
+            if begin < end:
+                found.append(state)
+                del left[begin:end]
+        return found + [self._sealed(SegmentKey(minute, Span.MINUTE)) for minute in left]
+
+    def _sealed(self, key: SegmentKey) -> SegmentState:
+        """Return the state of a segment that no checkpoint names."""
+        lengths = [size_if_opened(self.disk, path) for path in (key.path, key.facts_path)]
+        return SegmentState(key.start, int(key.span), 0, lengths[0], 0, 0, 0, 0, lengths[1], 0, 0)
 
 
 def take_present(schedule: ScheduleLog) -> Present:
@@ -91,7 +113,7 @@ def take_present(schedule: ScheduleLog) -> Present:
 class Rows:
     """Rows of one batch, or of one block that waits in memory; all arrays have the same length.
 
-    segment: None of those in memory; subject: index into `names`; settled: those that have a fact.
+    segment: None of those in memory; subject: index into `names`.
     """
 
     segment: Segment | None
@@ -101,7 +123,8 @@ class Rows:
     size: npt.NDArray[np.uint32]
     subject: npt.NDArray[np.integer]
     names: Sequence[bytes]
-    settled: Mask
+    pending: Callable[[], Mask]
+    """Returns which of them have no fact; none if that cannot be said."""
     minutes: Callable[[], Int64s]
     """Returns the filed minute of each."""
     blob: Callable[[], Bytes]
@@ -120,10 +143,10 @@ class Rows:
                 due_ms=int(self.due_ms[place]),
                 sequence=int(self.sequence[place]),
                 minute=int(minutes[place]),
+                id_hash=int(self.id_hash[place]),
                 subject=self.names[int(self.subject[place])],
                 size=int(self.size[place]),
                 segment="" if self.segment is None else self.segment.key.name,
-                is_crossed_off=bool(self.settled[place]),
                 item=bytes(blob[end - int(self.size[place]) : end]),
             )
 
@@ -136,22 +159,28 @@ class FoundRow:
     sequence: int
     minute: int
     """Its filed minute."""
+    id_hash: int
     subject: bytes
     size: int
     """Bytes of the item."""
     segment: str
     """Name of the file that has it; empty while it waits to be written."""
-    is_crossed_off: bool
-    """It has a fact: it was delivered, or is done with otherwise."""
-    fact: dict[str, object] | None = None
-    """The fact, if it was asked for: outcome, group and at_ms."""
     item: bytes = b""
-    """Empty unless it was asked for, or if it is damaged; in a page it is the message id."""
+    """Empty unless it was asked for, or if it is damaged; in a page what was asked for."""
 
     @property
     def key(self) -> Key:
         """Due time and sequence: the order of pages."""
         return self.due_ms, self.sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """The outcome of a row; None where the facts of its segment cannot be read."""
+
+    outcome: Outcome | None
+    at_ms: int = 0
+    target: str = ""
 
 
 class Look:
@@ -165,29 +194,39 @@ class Look:
         """Places that could not be read: damaged, the disk failed, or their files are gone."""
         self.is_behind = False
         """True if records that are acknowledged are not in it: they were not filed in time."""
-        self._told = SequenceSet([facts.sequence for facts in present.facts])
         self._work = self._run()
 
     def step(self) -> bool:
         """Look at some more rows; return True if that was all."""
         weight = 0
         while weight < _STEP_ROWS:
-            rows = next(self._work, None)
-            if rows is None:
+            count = next(self._work, None)
+            if count is None:
                 return True
-            self.examined += len(rows.sequence)
-            weight += len(rows.sequence) + _BATCH_ROWS
-            self._take(rows)
+            weight += count + _BATCH_ROWS
         return False
 
-    def _run(self) -> Iterator[Rows]:
+    def _run(self) -> Iterator[int]:
+        """Do all that is to be done; yield how many rows each part of it was about."""
+        return self._walk()
+
+    def _walk(self) -> Iterator[int]:
+        for rows in self._rows():
+            self.examined += len(rows.sequence)
+            self._take(rows)
+            yield len(rows.sequence)
+
+    def _rows(self) -> Iterator[Rows]:
         """Yield the rows that are to be taken."""
-        segments = (self._rows_of(state) for state in self.present.segments)
-        return chain(self._rows_waiting(), *segments)
+        return self._rows_in(self.present.segments)
 
     def _take(self, rows: Rows) -> None:
         """Take what is wanted of some rows."""
         raise NotImplementedError
+
+    def _rows_in(self, segments: Collection[SegmentState]) -> Iterator[Rows]:
+        """Yield the rows that wait in memory, and those of these segments."""
+        return chain(self._rows_waiting(), *map(self._rows_of, segments))
 
     def _rows_waiting(self) -> Iterator[Rows]:
         for block in self.present.waiting:
@@ -202,23 +241,23 @@ class Look:
                 size=block.size,
                 subject=subject,
                 names=[self.present.names[number] for number in numbers.tolist()],
-                settled=self._told.contains(block.sequence),
+                pending=partial(self._without_facts, block.sequence, SequenceSet([])),
                 minutes=partial(getattr, block, "minute"),
                 blob=partial(getattr, block, "blob"),
             )
 
     def _rows_of(self, state: SegmentState) -> Iterator[Rows]:
-        """Yield the rows of a segment; none if it cannot be said which of them have a fact."""
-        disk = self.present.disk
-        segment = Segment.of_state(disk, self.present.log_uuid, state)
-        filed, blocks = [], list[tuple[str, int]]()
-        for facts in segment.read_facts(disk, unreadable=blocks):
-            if isinstance(facts, Damage):
-                self.unreadable += 1
-            else:
-                filed.append(facts.sequence)
-        told = SequenceSet(filed)
-        for batch in () if blocks else segment.read_rows(disk, state.length):
+        disk, segment = self.present.disk, self.present.segment(state)
+
+        @cache
+        def told() -> SequenceSet | None:
+            facts = self._facts_of(segment)
+            return None if facts is None else SequenceSet([one.sequence for one in facts])
+
+        def pending(sequences: Int64s) -> Mask:
+            return self._without_facts(sequences, told())
+
+        for batch in segment.read_rows(disk, state.length):
             if isinstance(batch, Damage):
                 self.unreadable += 1
                 continue
@@ -231,10 +270,31 @@ class Look:
                 size=arrays["size"],
                 subject=arrays["subject"],
                 names=batch.columns.names,
-                settled=told.contains(batch.sequence) | self._told.contains(batch.sequence),
+                pending=partial(pending, batch.sequence),
                 minutes=batch.minutes,
                 blob=batch.blob,
             )
+
+    @cached_property
+    def _told(self) -> SequenceSet:
+        """The rows of which a fact is in no file."""
+        return SequenceSet([facts.sequence for facts in self.present.facts])
+
+    def _without_facts(self, sequences: Int64s, told: SequenceSet | None) -> Mask:
+        """Return which rows have no fact, neither among those that are filed nor in memory."""
+        if told is None:
+            return np.zeros(len(sequences), np.bool_)
+        return ~(told.contains(sequences) | self._told.contains(sequences))
+
+    def _facts_of(self, segment: Segment) -> list[FactBlock] | None:
+        """Return the filed facts of a segment; None if some cannot be read."""
+        blocks, unreadable = [], list[tuple[str, int]]()
+        for facts in segment.read_facts(self.present.disk, unreadable=unreadable):
+            if isinstance(facts, Damage):
+                self.unreadable += 1
+            else:
+                blocks.append(facts)
+        return None if unreadable else blocks
 
 
 class PageLook(Look):
@@ -251,19 +311,21 @@ class PageLook(Look):
         *,
         after: Key = BEFORE_ALL,
         until_ms: int = NEVER[0],
+        last: int = NEVER[0],
         limit: int,
         rows_max: int,
-        with_ids: bool = False,
+        item_of: Callable[[bytes], bytes] | None = None,
     ) -> None:
         """Look for `limit` rows of wanted subjects behind `after` that are due before `until_ms`.
 
-        rows_max: no further segment is read once so many rows were looked at, however few were
-        found. with_ids: items are read as well, for their message ids.
+        last: the last sequence that is wanted. rows_max: no further segment is read once so many
+        rows were looked at, however few were found. item_of: what of its item a row has; None: no
+        item is read.
         """
         super().__init__(present)
         self._wanted = lru_cache(_SUBJECTS_MAX)(wanted)
         self._after, self._until_ms = after, until_ms
-        self._limit, self._rows_max, self._with_ids = limit, rows_max, with_ids
+        self._last, self._limit, self._rows_max, self._item_of = last, limit, rows_max, item_of
         self._found: list[FoundRow] = []
         self._stopped = NEVER
 
@@ -280,7 +342,7 @@ class PageLook(Look):
             return page[-1].key
         return None if self._stopped == NEVER else self._stopped
 
-    def _run(self) -> Iterator[Rows]:
+    def _rows(self) -> Iterator[Rows]:
         """Yield rows until those of all further segments come behind the page."""
         yield from self._rows_waiting()
         for state in sorted(self.present.segments, key=lambda state: state.earliest_due_ms):
@@ -296,16 +358,17 @@ class PageLook(Look):
 
     def _take(self, rows: Rows) -> None:
         wanted = np.array([self._wanted(name) for name in rows.names], np.bool_)[rows.subject]
-        wanted &= ~rows.settled & (rows.due_ms < self._until_ms)
+        wanted &= (rows.due_ms < self._until_ms) & (rows.sequence <= self._last)
         wanted &= ~not_after(rows.due_ms, rows.sequence, self._after)
         if len(self._found) > self._limit:
             wanted &= rows.due_ms <= self._found[-1].due_ms
-        places = np.flatnonzero(wanted)
+        places = np.flatnonzero(wanted & rows.pending()) if wanted.any() else _NOWHERE
         if len(places) > self._limit + 1:
             order = np.lexsort((rows.sequence[places], rows.due_ms[places]))
             places = places[order[: self._limit + 1]]
-        for row in rows.found(places, with_items=self._with_ids) if len(places) else ():
-            self._found.append(replace(row, item=qmq_message_id(row.item)))
+        item_of = self._item_of
+        for row in rows.found(places, with_items=item_of is not None) if len(places) else ():
+            self._found.append(row if item_of is None else replace(row, item=item_of(row.item)))
         self._found.sort(key=lambda row: row.key)
         del self._found[self._limit + 1 :]
 
@@ -337,99 +400,123 @@ class CountLook(Look):
         self._rows_named = lru_cache(_SUBJECTS_MAX)(self._rows_of_subject)
         self._first_ms, self._column_ms, self._columns = first_ms, column_ms, columns
         self._names_max = names_max
-        self._rows: dict[str, int] = {}
+        self._places: dict[str, int] = {}
         self._counts = np.zeros((64, columns + 2), np.int64)
 
     def by_name(self) -> dict[str, list[int]]:
         """Return the counts of all names, the largest first."""
-        rows = [(name, self._counts[row].tolist()) for name, row in self._rows.items()]
+        rows = [(name, self._counts[row].tolist()) for name, row in self._places.items()]
         return dict(sorted(rows, key=lambda row: (-sum(row[1]), row[0])))
 
     def _take(self, rows: Rows) -> None:
         known = [self._rows_named(name) for name in rows.names]
+        pending = rows.pending()
         column = np.clip((rows.due_ms - self._first_ms) // self._column_ms, -1, self._columns) + 1
         for layer in range(max(map(len, known), default=0)):
             row = np.array([(*one[layer:], -1)[0] for one in known])[rows.subject]
-            counted = (row >= 0) & ~rows.settled
+            counted = (row >= 0) & pending
             np.add.at(self._counts, (row[counted], column[counted]), 1)
 
     def _rows_of_subject(self, subject: bytes) -> list[int]:
         return [self._row(name) for name in self._names_of(subject)]
 
     def _row(self, name: str) -> int:
-        if name not in self._rows and len(self._rows) >= self._names_max:
+        if name not in self._places and len(self._places) >= self._names_max:
             name = OTHERS
-        row = self._rows.setdefault(name, len(self._rows))
+        row = self._places.setdefault(name, len(self._places))
         if row == len(self._counts):
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
         return row
 
 
-class FindLook(Look):
-    """Rows with the hash of a message id, which others may share; done ones too."""
+class FactsLook(Look):
+    """The first fact of each of some rows."""
+
+    def __init__(self, present: Present, rows: Collection[FoundRow]) -> None:
+        """Look at the facts in memory, and at those of the segments of these rows."""
+        super().__init__(present)
+        self.facts: dict[int, Fact] = {}
+        """By sequence; what has no fact is not in it."""
+        self._wanted = rows
+
+    def _run(self) -> Iterator[int]:
+        wanted = np.sort(np.array([row.sequence for row in self._wanted], np.int64))
+        unknown: list[int] = []
+        for state in self.present.segments_of({row.minute for row in self._wanted}):
+            facts = self._facts_of(self.present.segment(state))
+            if facts is None:
+                here = range(state.start, state.key.end)
+                unknown += [row.sequence for row in self._wanted if row.minute in here]
+            yield self._note(facts or (), wanted)
+        yield self._note(self.present.facts, wanted)
+        self.facts = dict.fromkeys(unknown, Fact(outcome=None)) | self.facts
+
+    def _note(self, blocks: Collection[FactBlock], wanted: Int64s) -> int:
+        """Note the facts of these rows that are in some blocks; return how many facts there are."""
+        for block in blocks:
+            for place in np.flatnonzero(contained(block.sequence, wanted)).tolist():
+                fact = Fact(
+                    outcome=Outcome(int(block.outcome[place])),
+                    at_ms=int(block.at_ms[place]),
+                    target=block.targets[int(block.target[place])].decode(errors="replace"),
+                )
+                self.facts.setdefault(int(block.sequence[place]), fact)
+        return sum(map(len, blocks))
+
+
+class FindLook(FactsLook):
+    """Rows with the hashes of message ids, which others may share, and what became of them."""
 
     def __init__(
         self,
         present: Present,
-        id_hash: int,
+        id_hashes: Collection[int],
         *,
+        due_ms: Collection[int] | None = None,
         minutes: Collection[int] = (),
-        is_elsewhere: bool = True,
+        between: tuple[int, int] = (0, MINUTE_MAX + 1),
+        found_max: int = FOUND_MAX,
     ) -> None:
-        """Look at all rows; of `minutes` also at those whose segment is complete.
+        """Look at rows in memory, and at those of some segments.
 
-        is_elsewhere: False to look at the segments of `minutes` alone, and in memory
+        due_ms: only rows that are due at one of these times; minutes: whose segments are looked at,
+        complete ones too; between: the minutes from one up to another, of which those segments are
+        looked at that are not complete. It ends soon after it has found so many rows.
         """
-        super().__init__(present)
         self.found: list[FoundRow] = []
-        """The first ones; several if an id was sent several times, or a message was moved."""
-        self._id_hash = np.uint64(id_hash)
-        self._minutes, self._is_elsewhere = minutes, is_elsewhere
+        """Several if an id was sent several times, or a message was moved."""
+        super().__init__(present, self.found)
+        self._hashes = np.sort(np.array(list(id_hashes), np.uint64).view(np.int64))
+        self._due_ms = None if due_ms is None else np.sort(np.array(list(due_ms), np.int64))
+        self._minutes, self._between, self._found_max = minutes, between, found_max
+
+    @property
+    def is_full(self) -> bool:
+        """True if there may be more rows than were found."""
+        return len(self.found) >= self._found_max
 
     @property
     def is_complete(self) -> bool:
         """True if what was looked for was found, or all rows could be looked at."""
         return bool(self.found) or not (self.unreadable or self.is_behind)
 
-    def _run(self) -> Iterator[Rows]:
-        states = self.present.segments
-        segments = [
-            one for one in states if self._is_elsewhere or any(map(_covers(one), self._minutes))
+    def _run(self) -> Iterator[int]:
+        yield from self._walk()
+        yield from super()._run()
+
+    def _rows(self) -> Iterator[Rows]:
+        begin, end = self._between
+        segments = self.present.segments_of(self._minutes) + [
+            state for state in self.present.segments if state.start < end and state.key.end > begin
         ]
-        segments += [
-            self._sealed(SegmentKey(minute, Span.MINUTE))
-            for minute in self._minutes
-            if not any(_covers(state)(minute) for state in states)
-        ]
-        for rows in chain(self._rows_waiting(), *map(self._rows_of, segments)):
+        for rows in self._rows_in(dict.fromkeys(segments)):
             yield rows
-            if len(self.found) >= _FOUND_MAX:
+            if self.is_full:
                 return
 
-    def _sealed(self, key: SegmentKey) -> SegmentState:
-        """Return the state of a segment that no checkpoint names: its files alone tell of it."""
-        disk = self.present.disk
-        lengths = [size_if_opened(disk, path) for path in (key.path, key.facts_path)]
-        return SegmentState(key.start, int(key.span), 0, lengths[0], 0, 0, 0, 0, lengths[1], 0, 0)
-
     def _take(self, rows: Rows) -> None:
-        places = np.flatnonzero(rows.id_hash == self._id_hash)
-        for row in rows.found(places, with_items=True) if len(places) else ():
-            fact = self._fact_of(rows.segment, row.sequence) if row.is_crossed_off else None
-            self.found.append(replace(row, fact=fact))
-
-    def _fact_of(self, segment: Segment | None, sequence: int) -> dict[str, object] | None:
-        """Return the first fact of a row, from memory or from the file of its segment."""
-        filed = () if segment is None else segment.read_facts(self.present.disk)
-        for facts in chain(filed, self.present.facts):
-            if not isinstance(facts, Damage) and sequence in facts.sequence:
-                place = int(np.argmax(facts.sequence == sequence))
-                outcome = Outcome(int(facts.outcome[place])).name.lower()
-                group = facts.targets[facts.target[place]].decode(errors="replace")
-                return {"outcome": outcome, "group": group, "at_ms": int(facts.at_ms[place])}
-        return None
-
-
-def _covers(state: SegmentState) -> Callable[[int], bool]:
-    """Return what says of a minute if the segment is that of it."""
-    return lambda minute: state.start <= minute < state.key.end
+        wanted = contained(rows.id_hash.view(np.int64), self._hashes)
+        if self._due_ms is not None:
+            wanted &= contained(rows.due_ms, self._due_ms)
+        places = np.flatnonzero(wanted)
+        self.found += rows.found(places, with_items=True) if len(places) else ()

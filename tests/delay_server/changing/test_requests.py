@@ -15,8 +15,8 @@ from delay_protocol.messages.changes import (
 )
 from delay_protocol.messages.items import decode_item
 from delay_protocol.wire.frames import Frame
-from delay_server.changing.requests import _Looked
-from storage.schedule.look_up import Row
+from delay_server.changing.requests import _is_meant
+from storage.readers.looking import FoundRow
 from tests.delay_server.server_rig import (
     MINUTE_MS,
     Producer,
@@ -270,17 +270,16 @@ async def test_an_outcome_that_is_not_applied_yet_counts() -> None:
 
 
 def test_a_row_whose_id_has_the_same_hash_is_not_meant() -> None:
-    change = cancel("m", 1000)
-    (hashed,) = {xxh3_64_intdigest(b"m")}
-    rows = [
-        Row(
+    for message_id in ("n", "m"):
+        item = make_item(message_id, 1000)
+        row = FoundRow(
             sequence=1,
             minute=0,
             due_ms=1000,
-            id_hash=hashed,
+            id_hash=xxh3_64_intdigest(b"m"),
             subject=b"a.b",
-            item=make_item(message_id, 1000),
+            size=len(item),
+            segment="",
+            item=item,
         )
-        for message_id in ("n", "m")
-    ]
-    assert _Looked([change], is_exact=True).of(rows) == [(change, rows[1])]
+        assert _is_meant(cancel("m", 1000), row, is_exact=True) is (message_id == "m")

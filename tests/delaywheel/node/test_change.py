@@ -187,7 +187,7 @@ def test_many_are_changed_at_each_master_slice_by_slice() -> None:
         assert result.stdout == "4,000 moved\n"
         expected = {
             "subject": "order.*",
-            "due_from_ms": DUE_MS,
+            "due_from": DUE_MS,
             "by_ms": 3_600_000,
             "dry_run": False,
         }

@@ -347,7 +347,7 @@ def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
     rig.reopen()
     rig.checkpoint()
     assert rig.store.checkpoint.quarantined == (coarse,)
-    search = FindLook(take_present(rig.store.schedule), 10**6)
+    search = FindLook(take_present(rig.store.schedule), [10**6])
     while not search.step():
         pass
     # It may be in there.

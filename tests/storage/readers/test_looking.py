@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from storage.batch.columns import Columns, RecordKind
+from storage.batch.facts import Outcome
 from storage.batch.item_formats import qmq_message_id
 from storage.disk.spans import DEAD_MINUTES_FROM
 from storage.readers.looking import (
@@ -51,7 +52,7 @@ def page(rig: StoreRig, after: Key, limit: int = 7, **more: int) -> PageLook:
         lambda name: name == b"gate",
         after=after,
         limit=limit,
-        with_ids=True,
+        item_of=qmq_message_id,
         **{"rows_max": 10**6} | more,
     )
     over(look)
@@ -211,9 +212,9 @@ def test_what_is_settled_before_it_was_written_is_not_pending() -> None:
     look = CountLook(take_present(rig.store.schedule), lambda _: ("all",), names_max=9)
     over(look)
     assert look.by_name() == {"all": [0, 2, 0]}
-    [row] = [row for row in found(rig, 1).found if row.sequence == gone]
-    assert row.fact is not None
-    assert (row.segment, row.fact["outcome"]) == ("", "cancelled")
+    search = found(rig, 1)
+    [row] = [row for row in search.found if row.sequence == gone]
+    assert (row.segment, search.facts[gone].outcome) == ("", Outcome.CANCELLED)
 
 
 def test_a_dead_letter_that_waits_for_space_is_not_pending() -> None:
@@ -243,7 +244,7 @@ def test_what_is_taken_down_stays_as_it_is(rig: StoreRig) -> None:
 
 
 def found(rig: StoreRig, id_hash: int, present: Present | None = None) -> FindLook:
-    look = FindLook(present or take_present(rig.store.schedule), id_hash)
+    look = FindLook(present or take_present(rig.store.schedule), [id_hash])
     over(look)
     return look
 
@@ -263,8 +264,7 @@ def test_all_with_one_hash_are_found_with_their_columns_and_whether_they_are_don
             shown = (row.due_ms, row.minute, row.subject, row.item)
             assert shown == (message.due_ms, message.minute, message.subject, message.item)
             assert row.sequence not in seen
-            assert (row.fact is not None) is row.is_crossed_off
-            seen[row.sequence] = row.is_crossed_off
+            seen[row.sequence] = row.sequence in look.facts
         if len(look.found) >= limit:
             return
     done = rig.memory.durable_facts | rig.memory.given_up
@@ -285,7 +285,7 @@ def test_an_unreadable_segment_is_said(rig: StoreRig) -> None:
     makes: list[Callable[[], Look]] = [
         lambda: PageLook(present, lambda _: True, limit=10**6, rows_max=10**9),
         lambda: CountLook(present, lambda _: (), names_max=1),
-        lambda: FindLook(present, 2**64 - 1),
+        lambda: FindLook(present, [2**64 - 1]),
     ]
     for make in makes:
         look = make()
