@@ -47,17 +47,20 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ChangeState(StrEnum):
-    """Answers to one change. Those but IN_DOUBT are a server's."""
+    """Answers to one change; of several rows of one name the first of these is told.
+
+    Those but IN_DOUBT are a server's.
+    """
 
     CANCELLED = "cancelled"
     """It is committed that nobody gets it."""
     MOVED = "moved"
     """It is committed that it comes at another time, with the same id and bytes."""
-    DELIVERED = "already delivered"
-    CHANGED_BEFORE = "already cancelled or moved"
     SENDING = "being sent"
     """It is in a request to a broker, or with a receiver: to be asked again."""
+    DELIVERED = "already delivered"
     DEAD = "dead letter"
+    CHANGED_BEFORE = "already cancelled or moved"
     UNKNOWN = "unknown"
     """This group has no such message, and no fact of it as far back as it keeps facts."""
     IN_DOUBT = "in doubt"

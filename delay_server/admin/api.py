@@ -25,9 +25,8 @@ from msgspec import Meta
 from delay_protocol.nodes.controls import GroupControl, SubjectControl
 from delay_server.admin.changes import register_changes
 from delay_server.admin.dead_view import shown_letter
-from delay_server.admin.looking import explain, find
+from delay_server.admin.looking import count, explain, find, list_pending
 from delay_server.admin.parts import Administered, NotMasterError, about
-from delay_server.admin.pending import count, list_pending
 from delay_server.admin.status import following_of
 from delay_server.dead.dead_letters import DeadLetters
 from delay_transport.http.api import Api, Refusal

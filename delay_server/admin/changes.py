@@ -8,8 +8,8 @@ import structlog
 from msgspec import Meta
 
 from delay_protocol.messages.changes import CHANGES_MAX, Change, Ms, Text
+from delay_server.admin.looking import Pending, count_of, page_of, place_of
 from delay_server.admin.parts import Administered, about
-from delay_server.admin.pending import Pending, count_of, cursor_of, numbers_of, page_of
 from delay_server.changing.changer import Changer, NotChangedError, Wish
 from delay_server.changing.requests import PAST_MS, change_messages
 from delay_transport.http.api import Api
@@ -57,7 +57,10 @@ class ChangeAll(Pending, frozen=True, kw_only=True):
     ] = None
     drop: Annotated[bool, about("They count as dropped, not as cancelled.")] = False
     dry_run: Annotated[bool, about("They are counted and left.")] = False
-    after: Annotated[str | None, about("The `next` of the answer before; null: begin.")] = None
+    after: Annotated[
+        Annotated[str, Meta(pattern=r"^\d{1,18}\.\d{1,18}\.\d{1,18}$")] | None,
+        about("The `next` of the answer before; null: begin."),
+    ] = None
 
 
 class ChangedAll(Answer, frozen=True, kw_only=True):
@@ -114,14 +117,12 @@ async def change_all(call: Call[Administered, NoPath, NoQuery, ChangeAll]) -> Ch
         pending = sum(numbers[1] for numbers in count.by_name().values())
         states = {"pending": pending} if pending else {}
         return ChangedAll(states=states, rows_looked_at=count.examined, next=None)
-    after = [body.due_from, 0, NEVER[0]]
-    if body.after is not None:
-        after = numbers_of(body.after, body, len(after))
+    *after, last = map(int, (body.after or f"0.0.{NEVER[0]}").split("."))
     until_ms = NEVER[0]
     if body.by_ms is not None:
         # What would be moved into the past or beyond the horizon is left.
         now_ms = call.context.runtime.clock.now_ms()
-        after = max(after, [now_ms - PAST_MS - body.by_ms, 0, after[2]])
+        after = max(after, [now_ms - PAST_MS - body.by_ms, 0])
         until_ms = now_ms + call.context.config.admission.horizon_ms - body.by_ms
     try:
         await changer.until_filed()
@@ -130,7 +131,7 @@ async def change_all(call: Call[Administered, NoPath, NoQuery, ChangeAll]) -> Ch
             body,
             after=after,
             until_ms=until_ms,
-            last=after[2],
+            last=last,
             limit=SLICE_ROWS,
             item_of=None if body.by_ms is None else bytes,
         )
@@ -145,9 +146,9 @@ async def change_all(call: Call[Administered, NoPath, NoQuery, ChangeAll]) -> Ch
     asked = {"who": call.caller.name, "peer": call.peer, "meant": str(body)[:_TEXT_MAX]}
     _log.warning("changed messages of a filter", states=dict(states), **asked)
     # What came after the first slice began, or was moved by one before, is not meant.
-    last = min(after[2], look.present.sequence)
+    last = min(last, look.present.sequence)
     return ChangedAll(
         states=dict(states),
         rows_looked_at=look.examined,
-        next=None if look.next is None else cursor_of([*look.next, last], body),
+        next=None if look.next is None else place_of(*look.next, last),
     )

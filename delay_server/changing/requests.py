@@ -296,20 +296,14 @@ def _goes_on(rows: _Found) -> bool:
     )
 
 
-_BEST: Final = (
-    ChangeState.CANCELLED,
-    ChangeState.MOVED,
-    ChangeState.SENDING,
-    ChangeState.DELIVERED,
-    ChangeState.DEAD,
-    ChangeState.CHANGED_BEFORE,
-    ChangeState.UNKNOWN,
-)
-"""Which of several rows of one name is told of; of equal ones the one that was found last."""
+_BEST: Final = list(ChangeState)
 
 
 def _told(change: Change, rows: Iterable[tuple[FoundRow, ChangeResult]]) -> Sequence[ChangeResult]:
-    """Return what is answered: the best for each name; the message itself only where it is one."""
+    """Return what is answered: the best for each name; the message itself only where it is one.
+
+    Of equal ones it is the one that was found last.
+    """
     by_name: dict[str, ChangeResult] = {}
     for row, result in rows:
         name = retry_group(row.subject.decode())

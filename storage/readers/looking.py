@@ -313,34 +313,29 @@ class PageLook(Look):
         until_ms: int = NEVER[0],
         last: int = NEVER[0],
         limit: int,
-        rows_max: int,
         item_of: Callable[[bytes], bytes] | None = None,
     ) -> None:
         """Look for `limit` rows of wanted subjects behind `after` that are due before `until_ms`.
 
-        last: the last sequence that is wanted. rows_max: no further segment is read once so many
-        rows were looked at, however few were found. item_of: what of its item a row has; None: no
-        item is read.
+        last: the last sequence that is wanted. item_of: what of its item a row has; None: no item
+        is read.
         """
         super().__init__(present)
         self._wanted = lru_cache(_SUBJECTS_MAX)(wanted)
         self._after, self._until_ms = after, until_ms
-        self._last, self._limit, self._rows_max, self._item_of = last, limit, rows_max, item_of
+        self._last, self._limit, self._item_of = last, limit, item_of
         self._found: list[FoundRow] = []
-        self._stopped = NEVER
+        """The rows of the page, and one more if there is one."""
 
     @property
     def page(self) -> list[FoundRow]:
         """The rows, once the look is over."""
-        return [row for row in self._found[: self._limit] if row.key < self._stopped]
+        return self._found[: self._limit]
 
     @property
     def next(self) -> Key | None:
         """The key behind which the next page begins; None if there is nothing more."""
-        page = self.page
-        if len(page) == self._limit < len(self._found):
-            return page[-1].key
-        return None if self._stopped == NEVER else self._stopped
+        return self.page[-1].key if len(self._found) > self._limit else None
 
     def _rows(self) -> Iterator[Rows]:
         """Yield rows until those of all further segments come behind the page."""
@@ -349,9 +344,6 @@ class PageLook(Look):
             earliest_ms = state.earliest_due_ms
             is_full = len(self._found) > self._limit and self._found[-1].due_ms < earliest_ms
             if is_full or earliest_ms >= self._until_ms:
-                return
-            if self.examined >= self._rows_max and earliest_ms > self._after[0]:
-                self._stopped = (earliest_ms, 0)
                 return
             if state.key.end * MINUTE_MS > self._after[0]:
                 yield from self._rows_of(state)
@@ -401,7 +393,7 @@ class CountLook(Look):
         self._first_ms, self._column_ms, self._columns = first_ms, column_ms, columns
         self._names_max = names_max
         self._places: dict[str, int] = {}
-        self._counts = np.zeros((64, columns + 2), np.int64)
+        self._counts = np.zeros((names_max + 1, columns + 2), np.int64)
 
     def by_name(self) -> dict[str, list[int]]:
         """Return the counts of all names, the largest first."""
@@ -423,10 +415,7 @@ class CountLook(Look):
     def _row(self, name: str) -> int:
         if name not in self._places and len(self._places) >= self._names_max:
             name = OTHERS
-        row = self._places.setdefault(name, len(self._places))
-        if row == len(self._counts):
-            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
-        return row
+        return self._places.setdefault(name, len(self._places))
 
 
 class FactsLook(Look):

@@ -53,7 +53,7 @@ def page(rig: StoreRig, after: Key, limit: int = 7, **more: int) -> PageLook:
         after=after,
         limit=limit,
         item_of=qmq_message_id,
-        **{"rows_max": 10**6} | more,
+        **more,
     )
     over(look)
     return look
@@ -121,7 +121,7 @@ def test_pages_miss_nothing_that_was_pending_all_along_and_have_nothing_twice(
     seen: list[FoundRow] = []
     after: Key | None = BEFORE_ALL
     while after is not None:
-        look = page(rig, after, rows_max=rig.chance.choice([1, 30, 10**6]))
+        look = page(rig, after)
         at_once = pending_in(rig)
         assert {row.key[1] for row in look.page} <= at_once.keys()
         covered = look.next or (2**62, 0)
@@ -143,22 +143,6 @@ def test_pages_miss_nothing_that_was_pending_all_along_and_have_nothing_twice(
         message = rig.memory.accepted[row.key[1]]
         assert (row.subject, row.size) == (message.subject, len(message.item))
         assert row.item == qmq_message_id(message.item) != b""
-
-
-def test_a_page_that_has_looked_at_enough_says_how_far_it_came() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    dues = [START_MS + hour * 24 * HOUR_MS for hour in range(4, 9)]
-    for due_ms in dues:
-        rig.commit([due_ms] * 3)
-    rig.file(count=10**6)
-    rig.flush()
-    look = page(rig, BEFORE_ALL, limit=100, rows_max=4)
-    assert look.examined == 6
-    assert look.next == (dues[2], 0)
-    assert {row.key[0] for row in look.page} <= set(dues[:2])
-    assert page(rig, BEFORE_ALL, limit=100, rows_max=4, until_ms=dues[1]).next is None
 
 
 def test_a_full_page_leaves_later_segments_unread() -> None:
@@ -227,7 +211,7 @@ def test_a_dead_letter_that_waits_for_space_is_not_pending() -> None:
     [block] = present.waiting
     dead = replace(block, minute=np.full(3, DEAD_MINUTES_FROM + 20_000))
     for waiting, pending in (([block], 3), ([block, dead], 3), ([dead], 0)):
-        look = PageLook(replace(present, waiting=waiting), lambda _: True, limit=9, rows_max=10**6)
+        look = PageLook(replace(present, waiting=waiting), lambda _: True, limit=9)
         over(look)
         assert len(look.page) == pending
 
@@ -238,7 +222,7 @@ def test_what_is_taken_down_stays_as_it_is(rig: StoreRig) -> None:
     expected = pending_in(rig)
     for _ in range(60):
         rig.random_step()
-    look = PageLook(present, lambda _: True, limit=10**6, rows_max=10**9)
+    look = PageLook(present, lambda _: True, limit=10**6)
     over(look)
     assert {row.key[1]: row.key for row in look.page} == expected
 
@@ -283,7 +267,7 @@ def test_an_unreadable_segment_is_said(rig: StoreRig) -> None:
     present = take_present(rig.store.schedule)
     rig.disk.damage(lost.key.path, 64 + 80 + 20, b"\xff\xff")
     makes: list[Callable[[], Look]] = [
-        lambda: PageLook(present, lambda _: True, limit=10**6, rows_max=10**9),
+        lambda: PageLook(present, lambda _: True, limit=10**6),
         lambda: CountLook(present, lambda _: (), names_max=1),
         lambda: FindLook(present, [2**64 - 1]),
     ]

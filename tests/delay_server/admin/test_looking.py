@@ -10,8 +10,8 @@ import trio
 from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.controls import GroupControl
 from delay_server.admin.http import application
+from delay_server.admin.looking import Takers
 from delay_server.admin.looks import WAITING_MAX
-from delay_server.admin.pending import Takers
 from delay_server.sending.taken import TakenByMinute
 from tests.delay_server.dead_rig import Caller
 from tests.delay_server.server_rig import World, have_rules, make_item, until
@@ -86,21 +86,6 @@ async def test_a_list_that_cannot_be_is_refused(query: str, blamed: str) -> None
         code, answer = await operator.ask("GET", f"/list?{query}")
         assert (code, answer["code"]) == (400, "bad-value")
         assert blamed in answer["detail"]
-
-
-async def test_a_place_of_another_list_is_refused() -> None:
-    world = World()
-    async with world.serving() as server:
-        operator = Caller(application(server.administered()))
-        await world.keep(*(make_item(f"m{n}", world.now_ms + HOUR_MS) for n in range(3)))
-        page = await listed(operator, "subject=a.b&limit=1")
-        place = page["next"]
-        for query in ("subject=a.*", "subject=a.b&due_from=1", "subject=a.b&name=x"):
-            code, answer = await operator.ask("GET", f"/list?{query}&after={place}")
-            assert (code, answer["field"]) == (400, "after")
-        due, sequence, crc = place.split(".")
-        for forged in (f"{due}.{int(sequence) + 1}.{crc}", f"{due}.{sequence}.{'0' * 8}"):
-            assert (await operator.ask("GET", f"/list?subject=a.b&after={forged}"))[0] == 400
 
 
 async def test_a_list_over_two_years_is_a_page() -> None:
