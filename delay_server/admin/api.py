@@ -23,11 +23,12 @@ import structlog
 from msgspec import Meta
 
 from delay_protocol.nodes.controls import GroupControl, SubjectControl
-from delay_server.admin.changes import register_changes
+from delay_server.admin.changes import change_all, change_named
 from delay_server.admin.dead_view import shown_letter
 from delay_server.admin.looking import count, explain, find, list_pending
 from delay_server.admin.parts import Administered, NotMasterError, about
 from delay_server.admin.status import following_of
+from delay_server.changing.changer import NotChangedError
 from delay_server.dead.dead_letters import DeadLetters
 from delay_transport.http.api import Api, Refusal
 from delay_transport.http.operations import Answer, Call, NoPath, NoQuery, Request
@@ -47,11 +48,10 @@ one, GET needs a token of the role read, and everything else one of the role adm
 clock in ms since 1970 UTC.""",
     refusals=(
         Refusal(NotMasterError, 503, "starting"),
+        Refusal(NotChangedError, 503, "not-now"),
         Refusal(StorageError, 503, "store", "the change could not be stored"),
     ),
 )
-
-register_changes(API)
 
 Json = dict[str, Any]
 
@@ -161,6 +161,8 @@ API.operation("GET", "/find")(find)
 API.operation("GET", "/explain")(explain)
 API.operation("GET", "/list")(list_pending)
 API.operation("GET", "/count")(count)
+API.operation("POST", "/messages/change")(change_named)
+API.operation("POST", "/messages/change-all")(change_all)
 
 
 # Dead letters

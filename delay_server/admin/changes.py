@@ -11,8 +11,7 @@ from delay_protocol.messages.changes import CHANGES_MAX, Change, Ms, Text
 from delay_server.admin.looking import Pending, count_of, page_of, place_of
 from delay_server.admin.parts import Administered, about
 from delay_server.changing.changer import Changer, NotChangedError, Wish
-from delay_server.changing.requests import PAST_MS, change_messages
-from delay_transport.http.api import Api
+from delay_server.changing.requests import PAST_MS, change_messages, reply_of
 from delay_transport.http.operations import Answer, Call, NoPath, NoQuery, Request
 from delay_transport.http.problems import RequestError
 from storage.batch.facts import Outcome
@@ -71,16 +70,10 @@ class ChangedAll(Answer, frozen=True, kw_only=True):
     next: Annotated[str | None, about("The value of `after` to go on; null: that was all.")]
 
 
-def register_changes(api: Api) -> None:
-    """Add the operations of this module."""
-    api.operation("POST", "/messages/change")(change_named)
-    api.operation("POST", "/messages/change-all")(change_all)
-
-
 def _changer(administered: Administered) -> Changer:
     changes = administered.parts().changes
     if (why := changes.why_not()) or changes.changer is None:
-        raise RequestError(503, "not-now", f"nothing can be changed now: {why}")
+        raise NotChangedError(f"nothing can be changed now: {why}")
     return changes.changer
 
 
@@ -92,18 +85,11 @@ async def change_named(call: Call[Administered, NoPath, NoQuery, ChangeNamed]) -
         raise RequestError(400, "bad-value", fault)
     asked = {"who": call.caller.name, "peer": call.peer, "messages": len(changes)}
     _log.warning("cancel or move messages", **asked)
-    try:
-        found = await change_messages(changer, changes)
-    except NotChangedError as error:
-        raise RequestError(503, "not-now", str(error)) from error
-    results = [
-        msgspec.structs.asdict(result) | {"item": place}
-        for place, one in enumerate(changes)
-        for result in found[one]
-    ]
-    states = Counter(one["state"].value for one in results)
+    reply = reply_of(changer, changes, await change_messages(changer, changes))
+    states = Counter(result.state.value for result in reply.results)
     _log.warning("cancelled or moved messages", states=dict(states), **asked)
-    return {"results": results, "facts_since_ms": changer.facts_since_ms()}
+    results = list(map(msgspec.structs.asdict, reply.results))
+    return {"results": results, "facts_since_ms": reply.facts_since_ms}
 
 
 async def change_all(call: Call[Administered, NoPath, NoQuery, ChangeAll]) -> ChangedAll:
@@ -124,24 +110,21 @@ async def change_all(call: Call[Administered, NoPath, NoQuery, ChangeAll]) -> Ch
         now_ms = call.context.runtime.clock.now_ms()
         after = max(after, [now_ms - PAST_MS - body.by_ms, 0])
         until_ms = now_ms + call.context.config.admission.horizon_ms - body.by_ms
-    try:
-        await changer.until_filed()
-        look = await page_of(
-            parts,
-            body,
-            after=after,
-            until_ms=until_ms,
-            last=last,
-            limit=SLICE_ROWS,
-            item_of=None if body.by_ms is None else bytes,
-        )
-        wishes = [
-            Wish(row, None if body.by_ms is None else row.due_ms + body.by_ms) for row in look.page
-        ]
-        outcome = Outcome.DROPPED if body.drop else Outcome.CANCELLED
-        results = await changer.change(wishes, outcome=outcome)
-    except NotChangedError as error:
-        raise RequestError(503, "not-now", str(error)) from error
+    await changer.until_filed()
+    look = await page_of(
+        parts,
+        body,
+        after=after,
+        until_ms=until_ms,
+        last=last,
+        limit=SLICE_ROWS,
+        item_of=None if body.by_ms is None else bytes,
+    )
+    wishes = [
+        Wish(row, None if body.by_ms is None else row.due_ms + body.by_ms) for row in look.page
+    ]
+    outcome = Outcome.DROPPED if body.drop else Outcome.CANCELLED
+    results = await changer.change(wishes, outcome=outcome)
     states = Counter(result.state.value for result in results.values())
     asked = {"who": call.caller.name, "peer": call.peer, "meant": str(body)[:_TEXT_MAX]}
     _log.warning("changed messages of a filter", states=dict(states), **asked)

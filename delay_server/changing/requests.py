@@ -9,14 +9,14 @@
     CHANGE otherwise                                                 0 once all is committed
     CHANGE for which there was no space                              51, which of it is done is told
                                                                      to who asks again
-    CHANGE that may be appended when the node loses its role         none: the connection is closed
+    CHANGE that is not answered when the node loses its role         none: the connection is closed
 
 What waits is changed in rounds, one at a time: a round finds all its messages, segment by segment,
 and commits their records together.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -133,12 +133,10 @@ class Changes:
         """Change nothing more: this node is the master no more."""
         if self.changer is not None:
             self.changer.is_closed = True
-        for asked in self._under_way:
+        for asked in (*self._under_way, *self._waiting):
             asked.connection.close("what it changed may be kept or not: the node lost its role")
             asked.connection.done(1, len(asked.frame.body))
         self._under_way = []
-        for asked in self._waiting:
-            self._answer(asked, ResponseCode.BROKER_ERROR, b"this node lost its role")
         self._waiting.clear()
 
     async def stop(self) -> None:
@@ -176,20 +174,26 @@ class Changes:
             for one in self._under_way:
                 self._answer(one, ResponseCode.BROKER_ERROR, str(error).encode())
         else:
-            since_ms = changer.facts_since_ms()
             for one in self._under_way:
-                told = tuple(
-                    msgspec.structs.replace(result, item=place)
-                    for place, change in enumerate(one.items)
-                    for result in results[change]
-                )
-                reply = ChangeReply(results=told, facts_since_ms=since_ms)
-                self._answer(one, ResponseCode.SUCCESS, encode_change_reply(reply))
+                reply = encode_change_reply(reply_of(changer, one.items, results))
+                self._answer(one, ResponseCode.SUCCESS, reply)
         self._under_way = []
 
     def _answer(self, asked: _Asked, code: ResponseCode, body: bytes) -> None:
         asked.connection.answer(asked.frame, code, body)
         asked.connection.done(1, len(asked.frame.body))
+
+
+def reply_of(
+    changer: Changer, items: Sequence[Change], results: Mapping[Change, Sequence[ChangeResult]]
+) -> ChangeReply:
+    """Return the answer to a request of these items, of what became of messages."""
+    told = tuple(
+        msgspec.structs.replace(result, item=place)
+        for place, change in enumerate(items)
+        for result in results[change]
+    )
+    return ChangeReply(results=told, facts_since_ms=changer.facts_since_ms())
 
 
 async def change_messages(
@@ -253,16 +257,15 @@ async def _change(
         if row.sequence not in found[change] and _is_meant(change, row, is_exact=is_exact)
     ]
     first: dict[int, Change] = {}
-    wishes = []
     for change, row in new:
-        if not _was_moved(change, row) and first.setdefault(row.sequence, change) is change:
-            wishes.append(Wish(row, change.to_ms))
+        if not _was_moved(change, row):
+            first.setdefault(row.sequence, change)
+    wishes = [Wish(row, one.to_ms) for one, row in new if first.get(row.sequence) is one]
     results = await changer.change(wishes)
     for change, row in new:
-        result = results.get(row.sequence)
-        if result is None or first[row.sequence] is not change:
-            state = ChangeState.CHANGED_BEFORE
-            result = ChangeResult(item=0, state=state, due_ms=row.due_ms)
+        result = ChangeResult(item=0, state=ChangeState.CHANGED_BEFORE, due_ms=row.due_ms)
+        if first.get(row.sequence) is change:
+            result = results[row.sequence]
         found[change][row.sequence] = row, result
 
 

@@ -84,7 +84,7 @@ def list_pending(*, wanted: Json, limit: int, masters: Masters) -> None:
     elif rows:
         first: Columns = {"delay group": "delay_group"} if masters.is_cluster else {}
         screen().print(rows_table("", {**first, **_COLUMNS}, rows, most=len(rows)))
-    else:
+    elif not masters.unanswered:
         click.echo("nothing is pending")
     if covered_ms is not None:
         click.echo(f"there are more: --due-from {moment_text(covered_ms)!r}", err=True)

@@ -110,6 +110,11 @@ def test_a_group_that_is_away_is_named_beside_what_the_others_answer() -> None:
         answer = json.loads(result.stdout)
         assert (result.exit_code, list(answer["unanswered"])) == (6, ["d2"])
         assert [row["due_ms"] for row in answer["items"]] == [1, 2]
+    with cluster(Node(), is_one_away=True) as where:
+        # It may be there that something waits.
+        assert run("list", "--subject", "s", *where).stdout == ""
+    with cluster(Node()) as where:
+        assert run("list", "--subject", "s", *where).stdout == "nothing is pending\n"
 
 
 def row(before: int, counts: list[int], later: int, **more: object) -> Json:

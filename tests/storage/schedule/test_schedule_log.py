@@ -102,6 +102,16 @@ class Bench:
         self.handout.settle(held_rows(picked))
         self.next_sequence += len(picked)
 
+    def cancel(self, sequence: int) -> None:
+        minute = self.due[sequence] // MINUTE_MS
+        arrays = {"old_sequence": np.array([sequence]), "old_minute": np.array([minute])}
+        columns = Columns(names=[], arrays=arrays)
+        batch = log_batch(
+            RecordKind.CANCEL, self.next_sequence, floor_minute=START_MINUTE, columns=columns
+        )
+        self.log.apply(batch, now_ms=self.now_ms)
+        self.next_sequence += 1
+
 
 @each_seed(80)
 def test_any_interleaving_of_filing_loading_and_splitting_loads_each_row_once(
@@ -338,3 +348,43 @@ def test_rows_that_are_filed_already_are_counted_off_once_though_others_find_no_
     bench.disk.capacity_bytes = capacity
     assert bench.log.flush(bench.now_ms)
     assert bench.log.pending == 4
+
+
+def test_facts_are_filed_once_no_row_of_their_segment_waits() -> None:
+    """A facts file would tell of a row that its segment does not have."""
+    bench = Bench()
+    bench.split_all()
+    due_ms = START_MS + 2000 * MINUTE_MS
+    bench.file([due_ms])
+    bench.log.flush(bench.now_ms)
+    bench.file([due_ms])
+    (segment,) = bench.log.segments.values()
+    assert (segment.rows, len(bench.log.unwritten())) == (1, 1)
+    bench.cancel(2)
+    bench.log.file_facts(bench.now_ms)
+    assert (segment.facts_file.length, bench.log.replayed_sequence()) == (0, 1)
+    bench.log.flush(bench.now_ms)
+    bench.log.file_facts(bench.now_ms)
+    assert (segment.rows, segment.facts, bench.log.pending) == (2, 1, 1)
+
+
+def test_a_fact_about_a_row_that_waits_for_a_split_is_counted_once() -> None:
+    bench = Bench()
+    bench.split_all()
+    minutes = [START_MS + minute * MINUTE_MS for minute in (130, 140)]
+    bench.file(minutes[:1])
+    bench.log.flush(bench.now_ms)
+    bench.now_ms = minutes[0] - 5 * MINUTE_MS
+    job = bench.log.splits.begin(bench.now_ms)
+    assert job is not None
+    bench.file(minutes[1:])
+    bench.cancel(2)
+    assert bench.log.pending == 1
+    while not job.step(bench.now_ms):
+        pass
+    # The minute of the row that waited has no segment yet.
+    assert len(bench.log.segments) == 1
+    assert bench.log.pending == 1
+    bench.log.flush(bench.now_ms)
+    bench.log.file_facts(bench.now_ms)
+    assert bench.log.pending == sum(one.pending for one in bench.log.segments.values()) == 1
