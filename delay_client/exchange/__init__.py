@@ -8,7 +8,6 @@
     circuits     servers that failed
     discovery    finding the meta server
     exchange     the state machine of all of it
-    kept_routes  routes that outlive the process
     links        connections, without their sockets
     meta_link    the connection to the meta server
     pending      messages that are on no connection

@@ -34,7 +34,6 @@ from delay_client.exchange.balancing import choose_link
 from delay_client.exchange.batches import Batch, BatchLink, Lane, Setback, Waiter
 from delay_client.exchange.changing import Changing
 from delay_client.exchange.circuits import pause_s
-from delay_client.exchange.kept_routes import RoutesKeeper
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.pending import Pending
@@ -45,7 +44,6 @@ from delay_client.messages.errors import RetryableError, TimedOut, Unavailable
 from delay_client.messages.item_encoder import EncodedItem
 from delay_client.messages.message import Outcome
 from delay_protocol.basics.errors import RemoteProtocolError
-from delay_protocol.basics.levels import parse_levels
 
 logger = logging.getLogger("delaywheel.client")
 
@@ -67,7 +65,6 @@ class Exchange:
         config: ClientConfig,
         chance: random.Random,
         on_trouble: Callable[[str], None] | None = None,
-        keeper: RoutesKeeper | None = None,
     ) -> None:
         """Send to these servers, or to those that one of these meta servers names.
 
@@ -86,7 +83,6 @@ class Exchange:
                 app_code=app_code,
                 config=config,
                 chance=chance,
-                keeper=keeper,
             )
         self._config = config
         self._chance = chance
@@ -164,8 +160,6 @@ class Exchange:
     def close(self) -> None:
         """Settle everything that is still on its way, and whatever comes later: the client ends."""
         self._is_closed = True
-        if self._meta is not None:
-            self._meta.close()
         batches = self._pending.take_all()
         for link in self.links:
             batches += [one for one in link.abandon() if isinstance(one, Batch)]
@@ -195,18 +189,9 @@ class Exchange:
         if isinstance(line, MetaLink):
             line.lost(reason, now)
             self._wake(line.next_event())
-            self._use_remembered_routes(now)
         else:
             self._lost_server(line, reason, now)
         self._assign(now)
-
-    def _use_remembered_routes(self, now: float) -> None:
-        """Send by what was told to another process, now that no meta server can be asked."""
-        assert self._meta is not None
-        subjects = self._meta.remembered()
-        if subjects:
-            logger.warning("no meta server: kept routes are used (%d subjects)", len(subjects))
-        self._pending.routes_changed(subjects, now)
 
     def _lost_server(self, link: BatchLink, reason: str, now: float) -> None:
         """Have what was unanswered wait for the same group, and the route looked at."""
@@ -339,9 +324,10 @@ class Exchange:
             return True
         if batch.drop_unwanted():
             batch.held_for = None
-            if batch.past_due and not batch.attempts:
-                # Kept routes lead to servers before a meta server was asked.
-                batch.count_levels(self._routing.levels_ms or parse_levels(self._config.levels))
+            # Known by now: whoever told the route told the levels before.
+            levels_ms = self._routing.levels_ms
+            if levels_ms is not None and batch.past_due and not batch.attempts:
+                batch.count_levels(levels_ms)
             link.send(batch, now)
             self._wake(now + min(self._config.try_timeout_s, batch.deadline - now))
         return True

@@ -12,13 +12,12 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from delay_client.exchange.batches import BatchLink, Lane
-from delay_client.exchange.kept_routes import KeptRoutes, Place, Places, RoutesKeeper
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_client.exchange.registering import MastersTalk
 from delay_client.messages.config import ClientConfig
 from delay_protocol.basics.levels import parse_levels
-from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
+from delay_protocol.meta.requests import ClientType
 from delay_protocol.meta.session import MetaSessionConfig, Route, RouteState
 from delay_protocol.receivers.masters import ReceiverRegister, ReceiverRegistered
 
@@ -27,6 +26,9 @@ _LOOK_UP_S = 60.0
 
 _FORGET_S = 5.0
 """How often subjects are looked for that may be forgotten."""
+
+Place = tuple[str, str]
+"""A group's name and its master."""
 
 Line = BatchLink | MetaLink
 """A connection that a shell makes; shells treat all kinds alike."""
@@ -104,9 +106,8 @@ class MetaRouting:
         app_code: str,
         config: ClientConfig,
         chance: random.Random,
-        keeper: RoutesKeeper | None,
     ) -> None:
-        """Ask one of these meta servers; while none can be asked, use what `keeper` has."""
+        """Ask one of these meta servers."""
         self._session = RouteTalk(
             client_type=ClientType.DELAY_PRODUCER,
             client_id=client_id,
@@ -129,7 +130,6 @@ class MetaRouting:
         """Loop time until which it is asked where the masters are."""
         self.masters: Mapping[str, str] = {}
         """The masters of all delay groups, as far as they are known, by group."""
-        self._kept = KeptRoutes(keeper, self._told)
         self.links: Sequence[BatchLink] = ()
         """Servers of the lanes there are."""
         self.lines: Sequence[Line] = (self._meta,)
@@ -137,7 +137,7 @@ class MetaRouting:
         self.version = 0
         """Counts the changes of routes."""
         self._config = config
-        self._lanes: dict[Places, Lane] = {}
+        self._lanes: dict[tuple[Place, ...], Lane] = {}
         self._routeless: dict[str, Lane] = {}
         self._by_place: dict[Place, BatchLink] = {}
         self._found = _FoundLanes(self._find)
@@ -180,7 +180,6 @@ class MetaRouting:
 
     def changed(self, subjects: Iterable[str]) -> list[Lane]:
         """Take changed routes; return the lanes whose subject has got a route by it."""
-        self._kept.note_news()
         served: list[Lane] = []
         for subject in subjects:
             is_used = self._found.pop(subject, None) is not None
@@ -217,16 +216,10 @@ class MetaRouting:
             self._found.clear()
         while self._untaken and len(self._session) < self._config.subjects_max:
             self._session.want(self._untaken.pop(), now)
-        self._kept.poll(now, are_right=self._meta.trouble is None)
 
     def next_event(self) -> float:
         """Return when poll(), or the shell, has something to do unless more happens before."""
-        events = (self._meta, self._masters_link, self._kept)
-        return min(one.next_event() for one in events)
-
-    def close(self) -> None:
-        """Have routes kept that are not yet: the client ends."""
-        self._kept.close()
+        return min(self._meta.next_event(), self._masters_link.next_event())
 
     def prune(self, in_use: Iterable[Lane]) -> None:
         """Let go of lanes and links that no subject uses any more."""
@@ -244,35 +237,6 @@ class MetaRouting:
         ]
         if len(left) < len(self.links):
             self._set_links(left)
-
-    def _told(self) -> dict[str, Places]:
-        """Return the routes that the meta server told."""
-        routes = ((subject, self._session.route(subject)) for subject in self._session.subjects())
-        return {
-            subject: tuple((group.name, group.master) for group in route)
-            for subject, route in routes
-            if route
-        }
-
-    def remembered(self) -> list[str]:
-        """Return the subjects that wait for a route, and have one from another process by now."""
-        return [
-            subject for subject in self._routeless if self._remembered_route(subject) is not None
-        ]
-
-    def _remembered_route(self, subject: str) -> Route | None:
-        """Return what was told to another process, if no meta server could be asked."""
-        places = self._kept.known.get(subject)
-        if (
-            places is None
-            or self._meta.trouble is None
-            or self._session.standing(subject) is not RouteState.UNKNOWN
-        ):
-            return None
-        return tuple(
-            BrokerGroupInfo(name=name, master=master, updated_ms=0, state=BrokerState.RW)
-            for name, master in places
-        )
 
     def refuses(self, lane: Lane) -> bool:
         """Return True if the meta server refuses the subject of a lane for good."""
@@ -314,7 +278,7 @@ class MetaRouting:
         if len(self._found) >= self._config.subjects_max:
             # More than are kept.
             self._look_up_at = self._now
-        route = self._session.route(subject) or self._remembered_route(subject)
+        route = self._session.route(subject)
         links = self._links(route) if route else []
         if not links:
             lane = self._routeless.get(subject)

@@ -5,7 +5,6 @@
     client        for asyncio and trio
     lines         connections and time on anyio, for any core
     receiver      messages that come, for asyncio and trio
-    routes_file   routes, for a start without a meta server
 
 Imported by services, through `delay_client`.
 """

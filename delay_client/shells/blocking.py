@@ -59,7 +59,6 @@ class BlockingClient:
         app_code: str = "",
         config: ClientConfig | None = None,
         on_trouble: Callable[[str], None] | None = None,
-        routes_cache: str | os.PathLike[str] | None = None,
         chance: random.Random | None = None,
     ) -> None:
         """Name the meta server's HTTP port or delay servers, and all else, as Client does.
@@ -72,7 +71,6 @@ class BlockingClient:
             app_code=app_code,
             config=config,
             on_trouble=on_trouble,
-            routes_cache=routes_cache,
             chance=chance,
         )
         self._thread = _ClientThread(self._client)

@@ -5,7 +5,6 @@ keeps the connection. A message costs no task: a send() waits for one event, a s
 per answer.
 """
 
-import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -43,7 +42,6 @@ from delay_client.messages.message import (
 )
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_client.shells.lines import Bell, Shell
-from delay_client.shells.routes_file import routes_keeper
 
 _Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
 
@@ -65,7 +63,6 @@ class Client(Shell[Line]):
         app_code: str = "",
         config: ClientConfig | None = None,
         on_trouble: Callable[[str], None] | None = None,
-        routes_cache: str | os.PathLike[str] | None = None,
         chance: random.Random | None = None,
     ) -> None:
         """Name the meta server's HTTP port as `host:port`, or those of several, any of which do.
@@ -75,9 +72,7 @@ class Client(Shell[Line]):
         draws ids and pauses.
 
         `on_trouble` is called with one line, as the log has it, when messages wait and none was
-        accepted for a second; again only after one was. It must not use the client. `routes_cache`
-        is the path of a file that the client keeps routes in, to send on after a restart while no
-        meta server can be asked; clients of the same meta servers may share it.
+        accepted for a second; again only after one was. It must not use the client.
         """
         self._config = config or ClientConfig()
         chance = chance or random.SystemRandom()
@@ -89,7 +84,6 @@ class Client(Shell[Line]):
             config=self._config,
             chance=chance,
             on_trouble=on_trouble,
-            keeper=routes_keeper(routes_cache, meta),
         )
         self._encoder = ItemEncoder(
             ids=MessageIdMaker(chance),

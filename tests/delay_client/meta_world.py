@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from delay_client import ClientConfig, Outcome
 from delay_client.exchange.batches import Batch, BatchLink, Collection, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
-from delay_client.exchange.kept_routes import RoutesKeeper
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.routing import Line
@@ -194,7 +193,6 @@ class World:
         config: ClientConfig = CONFIG,
         seed: int = 7,
         metas: tuple[str, ...] = (META,),
-        keeper: RoutesKeeper | None = None,
         on_trouble: Callable[[str], None] | None = None,
     ) -> None:
         self.troubles: list[tuple[float, str]] = []
@@ -206,7 +204,6 @@ class World:
             config=config,
             chance=random.Random(seed),
             on_trouble=on_trouble or (lambda text: self.troubles.append((self.now, text))),
-            keeper=keeper,
         )
         masters = {name: f"{name}:1" for name in groups}
         self.meta = Meta(default=[group(name) for name in groups], masters=[masters])

@@ -4,8 +4,7 @@ Groups fail, come and go, the meta server dies and lies; what can be accepted is
 """
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -20,7 +19,6 @@ from delay_client import (
     RetryableError,
 )
 from delay_client.exchange.batches import Collection, claim
-from delay_client.exchange.kept_routes import Places
 from delay_client.exchange.routing import MetaRouting
 from delay_protocol.messages.items import decode_item
 from delay_protocol.messages.origin import DUE_KEY
@@ -81,16 +79,6 @@ def test_a_level_counts_by_the_table_that_the_meta_server_tells() -> None:
     late = world.send("late", level=1)
     world.run(0.1)
     assert late.receipt().due_ms == sent_ms + 7000
-
-
-def test_by_kept_routes_a_level_counts_by_the_table_of_the_settings() -> None:
-    keeper = Keeper({"s": (("a", "a:1"),)})
-    world = World("a", config=replace(CONFIG, levels="3s"), keeper=keeper)
-    world.meta.mood = "refuses"
-    waiter = world.send("m1", level=2)
-    sent_ms = world.wall_ms
-    world.run(5)
-    assert waiter.receipt().due_ms == sent_ms + 3000
 
 
 def test_a_bad_table_of_levels_is_no_answer_and_loses_no_message(
@@ -381,61 +369,6 @@ def test_a_hook_that_fails_costs_nothing_but_a_log_line(
     world.servers["a:1"].mood = "takes"
     world.run(3)
     assert accepted(world, "m").attempts > 1
-
-
-# Routes of another process.
-
-
-@dataclass
-class Keeper:
-    routes: dict[str, Places] = field(default_factory=dict)
-    kept: list[dict[str, Places]] = field(default_factory=list)
-
-    def load(self) -> dict[str, Places]:
-        return self.routes
-
-    def keep(self, routes: Mapping[str, Places]) -> None:
-        self.kept.append(dict(routes))
-
-
-@pytest.mark.parametrize("mood", ["refuses", "hole", "hangs"])
-def test_routes_that_were_kept_are_used_while_no_meta_server_can_be_asked(mood: str) -> None:
-    world = World("a", "b", keeper=Keeper({"s": (("b", "b:1"),)}))
-    world.meta.mood = mood
-    world.send("m")
-    world.send("n", "unknown")
-    world.run(14)
-    assert accepted(world, "m").server == "b:1"
-    assert world.outcome("n") is None
-    # What it says when it is back counts.
-    world.meta.mood = "answers"
-    world.route(group("a"))
-    world.run(10)
-    assert sent_soon(world, "o").server == "a:1"
-
-
-def test_what_a_meta_server_says_comes_before_what_was_kept() -> None:
-    world = World("a", "b", keeper=Keeper({"s": (("b", "b:1"),)}))
-    assert sent_soon(world, "m").server == "a:1"
-
-
-def test_routes_are_kept_when_they_change_but_seldom_and_at_the_end() -> None:
-    keeper = Keeper()
-    world = World("a", keeper=keeper)
-    world.send("m")
-    world.run(1)
-    assert keeper.kept == [{"s": (("a", "a:1"),)}]
-    for name in "bcabc":
-        world.route(group(name))
-        world.run(0.1)
-    world.run(20)
-    assert keeper.kept[1:] == [{"s": (("c", "c:1"),)}]
-    world.route(group("a"))
-    world.run(10)
-    world.route(group("b"))
-    world.run(0.5)
-    world.exchange.close()
-    assert keeper.kept[2:] == [{"s": (("a", "a:1"),)}, {"s": (("b", "b:1"),)}]
 
 
 # Ids that the user gave.

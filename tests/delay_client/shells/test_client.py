@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -153,24 +152,6 @@ def test_trouble_is_told_after_a_second(run: Run, unused_address: str) -> None:
     run(main)
     reason = f"{unused_address}: Connection refused"
     assert told == [f"no message was accepted for 1 s ({reason}): still trying"]
-
-
-def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
-    run: Run, start_server: StartServer, tmp_path: Path
-) -> None:
-    server = start_server(accept)
-    path = tmp_path / "routes.json"
-
-    async def main() -> None:
-        with FakeMeta() as meta:
-            meta.set_default(group("g1", server.address))
-            async with Client(meta=meta.address, config=FAST, routes_cache=path) as client:
-                await client.send("s", "x", delay=60)
-        async with Client(meta=meta.address, config=FAST, routes_cache=path) as client:
-            assert (await client.send("s", "x", delay=60)).server == server.address
-
-    run(main)
-    assert len(server.items()) == 2
 
 
 def test_a_silent_connection_is_replaced(run: Run, start_server: StartServer) -> None:
