@@ -169,14 +169,12 @@ class MetaLink(Plug):
         self._outgoing.clear()
         self._give_up_at = math.inf
         self.retry_at = now
-        if condemned == _DISCOVERED:
-            return
         if self._is_found:
             self._is_found = False
             self.host, self.port = parse_server(self.server)
             self._talk.disconnected(now)
         elif was_up and condemned is None:
-            # A server may end its answer by closing.
+            # The answer ends where the server closes it.
             try:
                 self._found(self._answer.finish())
             except DiscoveryError as error:
@@ -191,7 +189,10 @@ class MetaLink(Plug):
         if self.condemned is not None:
             return []
         if not self._is_found:
-            self._discover(data)
+            try:
+                self._answer.feed(data)
+            except DiscoveryError as error:
+                self.condemned = str(error)
             return []
         changed: list[str] = []
         answers = self._talk.answers
@@ -239,17 +240,6 @@ class MetaLink(Plug):
         if not self._outgoing and (data := self._talk.outgoing(now)):
             self._outgoing.append(data)
 
-    def _discover(self, data: bytes) -> None:
-        try:
-            listener = self._answer.feed(data)
-        except DiscoveryError as error:
-            self.condemned = str(error)
-            return
-        if listener is not None:
-            self._found(listener)
-            self._give_up_at = math.inf
-            self.condemned = _DISCOVERED
-
     def _found(self, listener: tuple[str, int]) -> None:
         self._is_found = True
         self.host, self.port = listener
@@ -276,6 +266,4 @@ class MetaLink(Plug):
         return FrameDecoder(frame_bytes_max=self._talk.frame_bytes_max)
 
 
-_DISCOVERED = "discovered"
-"""The HTTP connection has done its work."""
 _UNUSED = "unused"

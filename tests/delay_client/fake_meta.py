@@ -110,7 +110,7 @@ class FakeMeta:
                     return
                 data += more
             self.discoveries += 1
-            assert data.startswith(b"GET /meta/address HTTP/1.1\r\n")
+            assert data.startswith(b"GET /meta/address HTTP/1.0\r\n")
             text = f"127.0.0.1:{self.tcp_port}"
             head = f"Delaywheel-Levels: {self.levels}\r\ncontent-length: {len(text)}"
             plug.sendall(f"HTTP/1.1 200 \r\n{head}\r\n\r\n{text}".encode())

@@ -437,7 +437,7 @@ class World:
         if meta.mood in {"hangs", "hole"}:
             return
         if connection.address != LISTENER:
-            assert data.startswith(b"GET /meta/address HTTP/1.1\r\n")
+            assert data.startswith(b"GET /meta/address HTTP/1.0\r\n")
             page = (
                 f"HTTP/1.1 200 \r\nDelaywheel-Levels: {meta.levels}\r\n"
                 f"content-length: {len(LISTENER)}\r\n\r\n{LISTENER}"

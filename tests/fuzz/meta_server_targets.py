@@ -308,9 +308,7 @@ def _discovered(body: bytes, step: int) -> tuple[str, int] | None:
     answer = AddressAnswer()
     with contextlib.suppress(DiscoveryError):
         for start in range(0, len(body), step):
-            found = answer.feed(body[start : start + step])
-            if found is not None:
-                return found
+            answer.feed(body[start : start + step])
         assert len(body) <= ANSWER_BYTES_MAX
         return answer.finish()
     return None

@@ -201,7 +201,7 @@ def _peer_requests() -> list[bytes]:
 
 _ADDRESS_ANSWERS: Final = [
     b"\x00HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n127.0.0.1:20880",
-    b"\x00HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n[::1]:5\r\n0\r\n\r\n",
+    b"\x00HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n[::1]:5",
     b"\x03HTTP/1.0 200 OK\n\nmeta.example:1\n",
     b"\x00HTTP/1.1 503 no\r\ncontent-length: 0\r\n\r\n",
 ]

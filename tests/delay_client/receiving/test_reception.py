@@ -95,6 +95,7 @@ def test_the_delays_of_levels_are_those_of_the_settings_until_a_meta_server_tell
     line.take_outgoing()
     page = b"HTTP/1.1 200 \r\nDelaywheel-Levels: 7s 9s\r\ncontent-length: 3\r\n\r\nm:9"
     reception.received(line, page, 0)
+    reception.lost(line, "closed by the server", 0)
     masters = (MasterInfo(group="g", address="h:1"),)
     reception._registered(ReceiverRegistered(version=1, masters=masters))
     attachment = reception.lines[1]
