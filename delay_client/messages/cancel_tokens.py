@@ -3,7 +3,8 @@
     u8 version   u32 cluster   i64 due_ms   u16 size   subject   message id   u32 CRC
 
 Numbers are big-endian, the whole is base64url without padding. `cluster` is the hash of its name, 0
-if that is not known. The CRC finds what was cut or mistyped; who can send can make a token.
+if that is not known. Each version has the CRC at its end: it finds what was cut or mistyped. Who
+can send can make a token.
 """
 
 import base64
@@ -48,17 +49,19 @@ def decode_token(token: str) -> Place:
     """Return what a token says; raise InvalidToken."""
     try:
         data = base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidToken(f"{token[:20]!a} is no cancel token: copy a receipt's") from error
-    if data and data[0] != _VERSION:
+    except (binascii.Error, ValueError):
+        data = b""
+    covered, crc = data[: -_CRC.size], data[-_CRC.size :]
+    if len(covered) < _HEAD.size or crc != _CRC.pack(zlib.crc32(covered)):
         raise InvalidToken(
-            f"a cancel token of version {data[0]}, and this client knows {_VERSION}: give subject, "
+            f"{token[:20]!a} is no cancel token, or not all of one: copy a receipt's as it was made"
+        )
+    version, cluster, due_ms, size = _HEAD.unpack_from(covered)
+    if version != _VERSION:
+        raise InvalidToken(
+            f"a cancel token of version {version}, and this client knows {_VERSION}: give subject, "
             "id and time, or use a client of the version that made it"
         )
-    covered, crc = data[: -_CRC.size], data[-_CRC.size :]
-    if len(data) < _HEAD.size + _CRC.size or crc != _CRC.pack(zlib.crc32(covered)):
-        raise InvalidToken("the cancel token was cut or changed: give all of it, as it was made")
-    _, cluster, due_ms, size = _HEAD.unpack_from(covered)
     names = covered[_HEAD.size :]
     try:
         return Place(cluster, due_ms, names[:size].decode(), names[size:].decode())

@@ -1,20 +1,26 @@
 """The delay servers that one command asks the same: a single one, or the master of each group."""
 
 import functools
+import heapq
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final, TypeVar
 
 import click
 
 from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.cluster.rules import Rules
 from delaywheel.cluster.topology import ask_nodes
-from delaywheel.shared.admin_client import Session
+from delaywheel.shared.admin_client import MORE, Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.tables import Columns, rows_table, screen
+
+_Answer = TypeVar("_Answer")
 
 _OF_NODE: Final[dict[str, Any]] = {"prefix": "", "what": "delay server", "timeout_s": LONG_S}
 """The options of a session with a delay server."""
@@ -78,6 +84,40 @@ class Masters:
             for name, node in masters.items()
         }
 
+    def answers(
+        self, ask: Callable[[str, Session], _Answer], groups: Collection[str] = ()
+    ) -> dict[str, _Answer]:
+        """Return what the masters of these groups, or of all, answer, by delay group."""
+        found: dict[str, _Answer] = {}
+        for group, session in self.sessions(groups).items():
+            with self._answering(group):
+                found[group] = ask(group, session)
+        return found
+
+    def rows(self, path: str, query: Json, *, by: str, most: int) -> list[Json]:
+        """Return so many rows of a list at the most, the first by a field over all masters."""
+        found = [self._rows_of(*asked, path, query, most) for asked in self.sessions().items()]
+        # A page of each is in memory, and what is returned.
+        return list(islice(heapq.merge(*found, key=itemgetter(by)), most))
+
+    def _rows_of(
+        self, group: str, session: Session, path: str, query: Json, most: int
+    ) -> Iterator[Json]:
+        with self._answering(group):
+            for row in session.rows(path, query=query, limit=most):
+                if row is not MORE:
+                    yield {"delay_group": group, **row} if group else row
+
+    def print_rows(self, columns: Columns, rows: list[Json]) -> None:
+        """Print a table, which begins with the delay groups of a cluster."""
+        first: Columns = {"delay group": "delay_group"} if self.is_cluster else {}
+        screen().print(rows_table("", {**first, **columns}, rows, most=len(rows)))
+
+    def end(self) -> None:
+        """End the command as the first group that gave no answer did; return if all gave one."""
+        for failure in self.unanswered.values():
+            sys.exit(failure.exit_code)
+
     def _note(self, group: str, failure: Failure) -> None:
         from delay_protocol.basics.printable import printable
 
@@ -85,7 +125,7 @@ class Masters:
         click.echo(printable(f"delay group {group}: {failure}"), err=True)
 
     @contextmanager
-    def answering(self, group: str) -> Iterator[None]:
+    def _answering(self, group: str) -> Iterator[None]:
         """Note a Failure of the block as that of a delay group, where a cluster is asked."""
         try:
             yield
@@ -105,7 +145,6 @@ def of_masters(command: Command) -> Command:
     def run(*, session: Session | None, rules: Rules | None, **more: Any) -> None:  # noqa: ANN401 (click's)
         masters = Masters(session, rules)
         command(masters=masters, **more)
-        for failure in masters.unanswered.values():
-            sys.exit(failure.exit_code)
+        masters.end()
 
     return asks("session", "rules", timeout_s=LONG_S)(run)

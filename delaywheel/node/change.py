@@ -1,6 +1,5 @@
 """`delaywheel cancel` and `delaywheel move`: one message by its names, or all of a filter."""
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +17,12 @@ from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option, with_options, with_token_file
 from delaywheel.shared.parameters import DELAY, MOMENT, SHIFT
-from delaywheel.shared.sending import client_of
+from delaywheel.shared.sending import ask_client
 from delaywheel.shared.tables import moment_text
 from delaywheel.shared.terminal import print_json
 
 if TYPE_CHECKING:
-    from delay_client import Changed, MessageName
+    from delay_client import Changed, Client, MessageName
 
 _MS: Final = timedelta(milliseconds=1)
 _SLICE_S: Final = 60.0
@@ -87,7 +86,7 @@ def cancel(**options: Any) -> None:  # noqa: ANN401 (click's)
 
 @click.command(short_help="Deliver messages at another time.")
 @option("--to TIME", "When it is to be due.", type=MOMENT)
-@option("--by", "Move it by so much: 1h, -30m. It needs --at or --token, or a filter.", type=SHIFT)
+@option("--by", "Of many: move each by so much: 1h, -30m.", type=SHIFT)
 @_of_messages
 def move(*, to: datetime | None, by: timedelta | None, **options: Any) -> None:  # noqa: ANN401 (click's)
     """Deliver a message at another time, or all of a filter. It keeps its id and its bytes.
@@ -120,8 +119,6 @@ def _change(
     as_json: bool,
     **of_many: Any,  # noqa: ANN401 (click's)
 ) -> None:
-    if metas and servers:
-        raise click.UsageError("give either --meta or --server")
     if message_id is None and token is None:
         if to is not None or at is not None or len(metas) != 1:
             raise click.UsageError(
@@ -134,12 +131,16 @@ def _change(
         raise click.UsageError(
             "--due-from, --due-to, --dry-run and --cluster are for many messages"
         )
-    named, due_at = _named(subject, message_id, token, at)
     if by is not None:
-        if due_at is None:
-            raise click.UsageError("--by counts from when it is due: give --at as well")
-        to = due_at + by
-    changed = _ask(named, to, metas, servers, timeout)
+        raise click.UsageError("--by is for many messages: give --to, when it is to be due")
+    named = _named(subject, message_id, token, at)
+
+    async def ask(client: "Client", seconds: float | None) -> "Changed":
+        if to is None:
+            return await client.cancel(named, timeout=seconds)
+        return await client.move(named, to=to, timeout=seconds)
+
+    changed = ask_client(servers, metas, ask, timeout)
     if as_json:
         click.echo(msgspec.json.encode(changed))
     else:
@@ -151,40 +152,15 @@ def _change(
 
 def _named(
     subject: str | None, message_id: str | None, token: str | None, at: datetime | None
-) -> tuple["MessageName | str", datetime | None]:
-    """Return the message that options name, and when it is due if they say so."""
+) -> "MessageName | str":
+    """Return the message that options name."""
     from delay_client import MessageName
-    from delay_client.messages.cancel_tokens import decode_token
-    from delay_client.messages.message import moment
 
     if token is not None and (subject, message_id, at) == (None, None, None):
-        due_ms = decode_token(token).due_ms
-        return token, None if due_ms is None else moment(due_ms)
+        return token
     if token is not None or subject is None or message_id is None:
         raise click.UsageError("name a message by --subject and --id, or by --token alone")
-    return MessageName(subject, message_id, at), at
-
-
-def _ask(
-    named: "MessageName | str",
-    to: datetime | None,
-    metas: Sequence[str],
-    servers: Sequence[str],
-    timeout: timedelta | None,
-) -> "Changed":
-    import anyio
-
-    logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
-    client = client_of(servers, metas, "--meta" if metas else "--server")
-    seconds = None if timeout is None else timeout.total_seconds()
-
-    async def change() -> "Changed":
-        async with client:
-            if to is None:
-                return await client.cancel(named, timeout=seconds)
-            return await client.move(named, to=to, timeout=seconds)
-
-    return anyio.run(change)
+    return MessageName(subject, message_id, at)
 
 
 def _sentence(changed: "Changed", name: str) -> str:
@@ -232,17 +208,18 @@ def _change_many(
     body = {**asked, "subject": subject, "by_ms": by and by // _MS, "dry_run": dry_run}
     session = Session(meta, token_file=token_file, as_json=as_json, timeout_s=_SLICE_S)
     masters, states = Masters(None, Rules(session, cluster)), Counter[str]()
-    for group, master in masters.sessions().items():
-        with masters.answering(group):
-            for found in slices(master, body):
-                states.update(found)
+
+    def change(_: str, master: Session) -> None:
+        for found in slices(master, body):
+            states.update(found)
+
+    masters.answers(change)
     if as_json:
         print_json({"states": states} | masters.said_of_unanswered)
     else:
         told = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
         click.echo((told or "no such message") + " (nothing was changed)" * dry_run)
-    for failure in masters.unanswered.values():
-        sys.exit(failure.exit_code)
+    masters.end()
     if states.keys() - {done} and not dry_run:
         sys.exit(ExitCode.REFUSED)
 

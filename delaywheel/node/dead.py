@@ -3,17 +3,15 @@
 Everything goes over the node's HTTP port.
 """
 
-import heapq
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import Any, Final
 
 import click
 
 from delaywheel.cluster.masters import Masters, of_masters
-from delaywheel.shared.admin_client import MORE, Session
+from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option
@@ -103,12 +101,7 @@ def list_letters(*, limit: int, masters: Masters, **query: Any) -> None:  # noqa
       delaywheel dead list --subject orders.eu --json
       delaywheel dead list --meta 127.0.0.1:8080 %DLQ%billing
     """
-    found = [
-        _rows_of(masters, delay_group, session, query, limit + 1)
-        for delay_group, session in masters.sessions().items()
-    ]
-    # A page of each is in memory, and what is shown.
-    rows = list(islice(heapq.merge(*found, key=lambda row: row["dead_ms"]), limit + 1))
+    rows = masters.rows("dead", query, by="dead_ms", most=limit + 1)
     rows, more = rows[:limit], len(rows) > limit
     if masters.as_json:
         print_json({"items": rows} | masters.said_of_unanswered)
@@ -116,16 +109,6 @@ def list_letters(*, limit: int, masters: Masters, **query: Any) -> None:  # noqa
         _print_table(rows)
     if more:
         click.echo("there are more: give --limit", err=True)
-
-
-def _rows_of(
-    masters: Masters, delay_group: str, session: Session, query: Mapping[str, object], most: int
-) -> Iterator[Json]:
-    """Yield so many dead letters of a delay server at the most, by sequence."""
-    with masters.answering(delay_group):
-        for row in session.rows("dead", query=query, limit=most):
-            if row is not MORE:
-                yield {"delay_group": delay_group, **row} if delay_group else row
 
 
 _FIELDS: Final = ("subject", "message_id", "due_ms", "code_name", "group")
@@ -156,9 +139,12 @@ def show(*, letter: tuple[str, int], payload: bool, masters: Masters) -> None:
     """
     query = {"payload": 1 if payload else None}
     [(group, [sequence])] = _by_group([letter], masters).items()
-    for delay_group, session in masters.sessions([group]).items():
-        with masters.answering(delay_group):
-            _show(session.ask("GET", "dead", str(sequence), query=query), as_json=masters.as_json)
+
+    def asking(_: str, session: Session) -> Json:
+        return session.ask("GET", "dead", str(sequence), query=query)
+
+    for found in masters.answers(asking, [group]).values():
+        _show(found, as_json=masters.as_json)
 
 
 def _show(found: Json, *, as_json: bool) -> None:
@@ -244,23 +230,21 @@ def _change(
     if [letters or None, asked["subject"], asked["group"]].count(None) != 2:
         raise click.UsageError("name dead letters by sequences, or by one of --subject and --group")
     named = _by_group(letters, masters)
-    sessions = masters.sessions(named)
     if not is_meant:
-        count = sum(len(set(one)) for one in named.values())
-        for name, session in sessions.items() if not named else ():
-            with masters.answering(name):
-                count += session.ask("GET", "dead", query={**asked, "limit": 1})["matched"]
+        count = _count_of(masters, named, asked)
         raise click.UsageError(
             f"this would drop {count} dead letters for good: nothing was dropped; add --yes to drop"
         )
     changed: Json = {"done": 0, "damaged": [], "missing": []}
-    for name, session in sessions.items():
-        with masters.answering(name):
-            body = {**asked, "sequences": named.get(name)}
-            found = session.ask("POST", "dead", verb, body=body)
-            changed["done"] += found["done"]
-            for kind in ("damaged", "missing"):
-                changed[kind] += [_named(name, sequence) for sequence in found[kind]]
+
+    def change(name: str, session: Session) -> Json:
+        body = {**asked, "sequences": named.get(name)}
+        return session.ask("POST", "dead", verb, body=body)
+
+    for name, found in masters.answers(change, named).items():
+        changed["done"] += found["done"]
+        for kind in ("damaged", "missing"):
+            changed[kind] += [_named(name, sequence) for sequence in found[kind]]
     damaged, missing = changed["damaged"], changed["missing"]
     if masters.as_json:
         print_json(changed | masters.said_of_unanswered)
@@ -272,3 +256,12 @@ def _change(
         click.echo(f"no dead letters, or settled before: {' '.join(map(str, missing))}", err=True)
     if missing or damaged:
         sys.exit(ExitCode.REFUSED)
+
+
+def _count_of(masters: Masters, named: Mapping[str, Sequence[int]], asked: Json) -> int:
+    """Return how many dead letters a command would change."""
+    if named:
+        return sum(len(set(one)) for one in named.values())
+    query = {**asked, "limit": 1}
+    found = masters.answers(lambda _, session: session.ask("GET", "dead", query=query))
+    return sum(one["matched"] for one in found.values())

@@ -29,10 +29,8 @@ def explain(*, subject: str, masters: Masters) -> None:
       delaywheel explain --subject order.created
       delaywheel explain --subject order.created --meta 127.0.0.1:8080
     """
-    answers = {}
-    for delay_group, session in masters.sessions().items():
-        with masters.answering(delay_group):
-            answers[delay_group] = session.ask("GET", "explain", query={"subject": subject})
+    query = {"subject": subject}
+    answers = masters.answers(lambda _, session: session.ask("GET", "explain", query=query))
     if not masters.as_json:
         for delay_group, answer in answers.items():
             _print_subject(delay_group, answer)

@@ -8,7 +8,7 @@ import click
 from delaywheel.cluster.masters import Masters, of_masters
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import MOMENT
-from delaywheel.shared.tables import Columns, moment_text, rows_table, screen
+from delaywheel.shared.tables import Columns, moment_text
 from delaywheel.shared.terminal import print_json
 
 _COLUMNS: Final[Columns] = {
@@ -49,12 +49,12 @@ def find(
     query: dict[str, Any] = {"id": message_id, "subject": subject, "body": body or None}
     if at is not None:
         query["minute"] = int(at.timestamp()) // 60
-    rows, answers = [], {}
-    for delay_group, session in masters.sessions().items():
-        with masters.answering(delay_group):
-            answers[delay_group] = answer = session.ask("GET", "find", query=query)
-            of = {"delay_group": delay_group} if delay_group else {}
-            rows += [of | row for row in answer["messages"]]
+    answers = masters.answers(lambda _, session: session.ask("GET", "find", query=query))
+    rows = [
+        {"delay_group": delay_group, **row} if delay_group else row
+        for delay_group, answer in answers.items()
+        for row in answer["messages"]
+    ]
     if masters.as_json:
         print_json({"messages": rows, "delay_groups": answers} | masters.said_of_unanswered)
         return
@@ -62,8 +62,7 @@ def find(
         if not (rows and answer["complete"]):
             click.echo(": ".join(filter(None, (delay_group, answer["hint"]))))
     if rows:
-        first: Columns = {"delay group": "delay_group"} if masters.is_cluster else {}
-        screen().print(rows_table("", {**first, **_COLUMNS}, rows, most=len(rows)))
+        masters.print_rows(_COLUMNS, rows)
     for row in rows:
         _print_more(row)
 

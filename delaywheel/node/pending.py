@@ -1,18 +1,14 @@
 """`delaywheel list` and `count`: messages that have no outcome yet."""
 
 import functools
-import heapq
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from itertools import islice
-from operator import itemgetter
 from typing import Any, Final
 
 import click
 
 from delaywheel.cluster.masters import Masters, of_masters
-from delaywheel.shared.admin_client import MORE, Session
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option, with_options
 from delaywheel.shared.parameters import MOMENT
@@ -72,32 +68,17 @@ def list_pending(*, wanted: Json, limit: int, masters: Masters) -> None:
       delaywheel list --subject orders.created
       delaywheel list --subject 'orders.*' --due-from 2026-12-24T00:00:00Z --meta 127.0.0.1:8080
     """
-    found = [
-        _rows_of(masters, delay_group, session, wanted, limit + 1)
-        for delay_group, session in masters.sessions().items()
-    ]
-    # A page of each is in memory, and what is shown.
-    rows = list(islice(heapq.merge(*found, key=itemgetter("due_ms")), limit + 1))
+    query = wanted | {"ids": True}
+    rows = masters.rows("list", query, by="due_ms", most=limit + 1)
     rows, covered_ms = rows[:limit], rows[limit]["due_ms"] if rows[limit:] else None
     if masters.as_json:
         print_json({"items": rows, "covered_to_ms": covered_ms} | masters.said_of_unanswered)
     elif rows:
-        first: Columns = {"delay group": "delay_group"} if masters.is_cluster else {}
-        screen().print(rows_table("", {**first, **_COLUMNS}, rows, most=len(rows)))
+        masters.print_rows(_COLUMNS, rows)
     elif not masters.unanswered:
         click.echo("nothing is pending")
     if covered_ms is not None:
         click.echo(f"there are more: --due-from {moment_text(covered_ms)!r}", err=True)
-
-
-def _rows_of(
-    masters: Masters, delay_group: str, session: Session, wanted: Json, most: int
-) -> Iterator[Json]:
-    """Yield so many messages of a delay server at the most, by due time."""
-    with masters.answering(delay_group):
-        for row in session.rows("list", query=wanted | {"ids": True}, limit=most):
-            if row is not MORE:
-                yield {"delay_group": delay_group, **row} if delay_group else row
 
 
 @click.command(short_help="Count pending messages, and show what is due when.")
@@ -122,12 +103,11 @@ def count(*, wanted: Json, by: str | None, step: str | None, masters: Masters) -
     if step is not None and wanted["due_from"] is None:
         # So that all have the same columns.
         query["due_from"] = int(time.time() * 1000)
-    rows, answers = dict[str, Json](), dict[str, Json]()
-    for delay_group, session in masters.sessions().items():
-        with masters.answering(delay_group):
-            answers[delay_group] = answer = session.ask("GET", "count", query=query)
-            for name, row in answer["rows"].items():
-                rows[name] = _added(rows[name], row) if name in rows else row
+    answers = masters.answers(lambda _, session: session.ask("GET", "count", query=query))
+    rows: dict[str, Json] = {}
+    for answer in answers.values():
+        for name, row in answer["rows"].items():
+            rows[name] = _added(rows[name], row) if name in rows else row
     if masters.as_json:
         print_json({"rows": rows, "delay_groups": answers} | masters.said_of_unanswered)
         return

@@ -1,7 +1,7 @@
 """`delaywheel receiver`: a name of receivers, and what it has at each delay group."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -50,10 +50,8 @@ def show(*, name: str, rules: Rules) -> None:
       delaywheel receiver show billing --meta 127.0.0.1:8080
     """
     row = rules.session.ask("GET", "receiver", name)
-    masters, found = Masters(None, rules), []
-    for delay_group, session in masters.sessions().items():
-        with masters.answering(delay_group):
-            found.append({"delay_group": delay_group} | _at(session, name))
+    masters = Masters(None, rules)
+    found = list(masters.answers(lambda group, one: _at(group, one, name)).values())
     if masters.as_json:
         print_json(row | {"delay_groups": found} | masters.said_of_unanswered)
     else:
@@ -61,18 +59,18 @@ def show(*, name: str, rules: Rules) -> None:
         subjects = ", ".join(row["patterns"]) or "-"
         screen().print(figures_table("", {"name": name} | fields | {"patterns": subjects}))
         screen().print(rows_table("delay groups", _COLUMNS, found, most=len(found) or 1))
-    for failure in masters.unanswered.values():
-        raise SystemExit(failure.exit_code)
+    masters.end()
 
 
-def _at(session: Session, name: str) -> dict[str, Any]:
+def _at(delay_group: str, session: Session, name: str) -> Json:
     """Return what a name has at one delay server."""
     group = session.ask("GET", "status").get("brokers", {}).get(name, {})
     dead = session.ask("GET", "dead", query={"group": name, "limit": 1})["matched"]
     counts = {shown: int(group.get(field, 0)) for shown, field in _COUNTS.items()}
     attached = str(group.get("address", "0 attached")).partition(" ")[0]
     trouble = group.get("why_none", "nothing leads to it here")
-    return {"attached": int(attached), **counts, "dead": dead, "trouble": trouble}
+    found = {"delay_group": delay_group, "attached": int(attached), **counts}
+    return found | {"dead": dead, "trouble": trouble}
 
 
 @receiver.command("remove")
@@ -119,18 +117,15 @@ def _waiting_everywhere(row: Json, rules: Rules) -> list[tuple[Session, dict[str
     """
     rows = rules.session.rows("receiver", query={}, limit=None)
     others = [one["patterns"] for one in rows if one["name"] != row["name"] and one["patterns"]]
-    masters, waiting = Masters(None, rules), []
-    for delay_group, session in masters.sessions().items():
-        with masters.answering(delay_group):
-            if found := _waiting_for(session, row, others):
-                waiting.append((session, found))
+    masters = Masters(None, rules)
+    waiting = masters.answers(lambda _, session: (session, _waiting_for(session, row, others)))
     if masters.unanswered:
         raise Failure(
             f"{row['name']} stays: {len(masters.unanswered)} delay groups did not say if messages "
             "wait for it",
             ExitCode.REFUSED,
         )
-    return waiting
+    return [one for one in waiting.values() if one[1]]
 
 
 def _waiting_for(session: Session, row: Json, others: Sequence[Sequence[str]]) -> dict[str, int]:

@@ -1,6 +1,5 @@
 """`delaywheel send`: hand one message, or many alike, to a delay server."""
 
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ import msgspec
 
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
-from delaywheel.shared.sending import client_of, fail_if_any
+from delaywheel.shared.sending import ask_client, fail_if_any
 
 if TYPE_CHECKING:
     from delay_client import Outcome, OutgoingMessage
@@ -90,8 +89,6 @@ def send(
       delaywheel send --subject report --delay 2h --body-file report.json
       delaywheel send --meta 127.0.0.1:8080 --subject load --delay 1m --count 100000
     """
-    if metas and servers:
-        raise click.UsageError("give either --meta or --server")
     if [delay, at, level].count(None) != 2:
         raise click.UsageError("give one of --delay, --at and --level")
     if timeout is not None and not timeout:
@@ -109,7 +106,13 @@ def send(
                 level=level,
             )
 
-    outcomes = _send_all(metas, servers, messages(), timeout)
+    outcomes = ask_client(
+        servers,
+        metas,
+        lambda client, seconds: client.send_many(messages(), timeout=seconds),
+        timeout,
+        on_trouble=partial(click.echo, err=True),
+    )
     if as_json:
         _print_json(outcomes)
     else:
@@ -130,29 +133,6 @@ def _body(text: str | None, file: IO[bytes] | None) -> str | bytes:
 
     # Not much more than may be sent: it may have no end.
     return file.read(ClientConfig().item_bytes_max + 1)
-
-
-def _send_all(
-    metas: Sequence[str],
-    servers: Sequence[str],
-    messages: Iterator["OutgoingMessage"],
-    timeout: timedelta | None,
-) -> list["Outcome"]:
-    import anyio
-
-    # What it warns of is told to on_trouble, and would be printed twice.
-    logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
-    client = client_of(
-        *(servers, metas, "--meta" if metas else "--server"),
-        on_trouble=partial(click.echo, err=True),
-    )
-
-    async def send_many() -> list["Outcome"]:
-        async with client:
-            seconds = None if timeout is None else timeout.total_seconds()
-            return await client.send_many(messages, timeout=seconds)
-
-    return anyio.run(send_many)
 
 
 def _print_json(outcomes: Sequence["Outcome"]) -> None:

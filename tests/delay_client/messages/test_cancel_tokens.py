@@ -47,7 +47,7 @@ def test_a_token_that_was_cut_or_changed_is_refused() -> None:
         at = chance.randrange(2, len(token) - 1)
         other = chance.choice("ABCDEFabcdef0123456789-_")
         if other != token[at]:
-            with pytest.raises(InvalidToken, match="cut or changed"):
+            with pytest.raises(InvalidToken, match="or not all of one"):
                 decode_token(token[:at] + other + token[at + 1 :])
 
 
@@ -58,12 +58,12 @@ def signed(data: bytes) -> str:
 @pytest.mark.parametrize(
     ("token", "said"),
     [
-        ("", "was cut or changed"),
-        ("fee-2026-12-17", "of version 125"),
+        ("", "is no cancel token"),
+        ("fee-2026-12-17", "is no cancel token"),
         ("what is this?", "is no cancel token"),
         ("ü" * 30, "is no cancel token"),
         (signed(b"\x02" + bytes(30)), "of version 2, and this client knows 1"),
-        (signed(b"\x01" + bytes(10)), "was cut or changed"),
+        (signed(b"\x01" + bytes(10)), "is no cancel token"),
         (signed(b"\x01" + bytes(12) + b"\0\x01\xff" + b"m"), "names that are no text"),
     ],
 )

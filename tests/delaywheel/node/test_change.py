@@ -86,14 +86,11 @@ def test_a_message_is_cancelled_by_its_names_or_its_token(client: RecordingClien
     assert client.asked == [(names[0], None, 3.0), (names[1], None, None), (names[2], None, None)]
 
 
-def test_a_message_is_moved_to_a_time_or_by_a_time(client: RecordingClient) -> None:
+def test_a_message_is_moved_to_a_time(client: RecordingClient) -> None:
     client.fields["state"] = ChangeState.MOVED
     done(run("move", *ONE, "--to", "2026-12-25T00:00:00Z"))
-    done(run("move", *ONE, *AT, "--by", "+1h"))
-    done(run("move", "--token", TOKEN, "--by", "-30m"))
-    to = [to for _, to, _ in client.asked]
-    assert to == [DUE + timedelta(hours=6), DUE + timedelta(hours=1), DUE - timedelta(minutes=30)]
-    refused(run("move", *ONE, "--by", "1h"), 2, "--by counts from when it is due: give --at")
+    assert [to for _, to, _ in client.asked] == [DUE + timedelta(hours=6)]
+    refused(run("move", *ONE, *AT, "--by", "1h"), 2, "--by is for many messages: give --to")
     refused(run("move", *ONE), 2, "give one of --to and --by")
 
 
@@ -140,7 +137,6 @@ def test_of_several_names_each_is_told(client: RecordingClient) -> None:
 
 
 def test_what_cannot_be_asked_ends_in_a_sentence(client: RecordingClient) -> None:
-    refused(run("cancel", "--token", "nonsense"), 7, "cancel token")
     client.error = NoRoute("no meta server")
     refused(run("cancel", *ONE), 6, "no meta server")
     client.error = InvalidToken("another version")
