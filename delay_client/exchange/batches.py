@@ -54,7 +54,7 @@ class Collection:
         self.abandoned = False
         """Set when the caller has gone: what was not sent yet need not be."""
 
-    def expect(self, positions: list[int]) -> Sequence[int]:
+    def expect(self, positions: Sequence[int]) -> Sequence[int]:
         """Note that messages at these positions, in ascending order, are handed over now.
 
         Returns the positions in the form that settles fastest.
@@ -270,7 +270,7 @@ class Batch:
         self.receiver = receiver
         self.deadline = deadline
         """Loop time in seconds after which it is not tried any more."""
-        self.positions: Sequence[int] = ()
+        self.positions: Sequence[int] = []
         self.items: list[bytes] = []
         self.ids: list[str] = []
         self.subjects: list[str] = []
@@ -307,9 +307,28 @@ class Batch:
         """Return the body of its frame."""
         return encode_send_request_body(self.items)
 
-    def add(self, encoded: EncodedItem, subject: str, *, is_past_due: bool = False) -> None:
-        """Put one more item in; its position is the caller's to add."""
+    def has_room(self, config: ClientConfig, size: int, own_id: str | None) -> bool:
+        """Return True if an item of so many bytes, with an id if the user gave it, may be added."""
+        return (
+            len(self.items) < config.request_items_max
+            and self.size + size <= config.request_bytes_max
+            and own_id not in self.given
+        )
+
+    def add(
+        self,
+        encoded: EncodedItem,
+        subject: str,
+        position: int,
+        *,
+        own_id: str | None = None,
+        is_past_due: bool = False,
+    ) -> None:
+        """Put one more item in, which is at this position of the receiver's."""
+        assert isinstance(self.positions, list)
         item, message_id, due_ms, is_fixed = encoded
+        if own_id is not None:
+            self.given.add(own_id)
         if is_past_due:
             self.past_due.add(message_id)
         if is_fixed:
@@ -318,6 +337,7 @@ class Batch:
         self.ids.append(message_id)
         self.subjects.append(subject)
         self.due_ms.append(due_ms)
+        self.positions.append(position)
         self.size += len(item)
 
     def retime(self, by_ms: int) -> None:
@@ -415,7 +435,7 @@ class Encoder(Protocol[_Encoded_contra]):
         """Return the item of a message; raise FatalError if there can be none."""
 
 
-def cut_batches(  # noqa: C901, PLR0912, PLR0915 (a call for each message would show)
+def cut_batches(
     messages: Iterable[_Message],
     collection: Collection,
     *,
@@ -429,79 +449,33 @@ def cut_batches(  # noqa: C901, PLR0912, PLR0915 (a call for each message would 
     A batch holds messages of one lane. A message that cannot be sent gets its error as its outcome,
     and the others go on.
     """
-    encode, given_id = encoder.encode, encoder.given_id
-    items_max = config.request_items_max
-    bytes_max = config.request_bytes_max
     unfinished = _Unfinished(collection, config)
-    find = unfinished.by_lane.get
     last: str | None = None
     lane: Lane | None = None
-    batch: Batch | None = None
-    # Of the batch, in local variables: most of what follows runs once for each message.
-    size = 0
-    items: list[bytes] = []
-    ids: list[str] = []
-    subjects: list[str] = []
-    due_times: list[int] = []
-    positions: list[int] = []
     for position, message in enumerate(messages):
         now_ms = wall_ms()
         try:
-            item, message_id, due_ms, is_fixed = encode(message, now_ms)
+            encoded = encoder.encode(message, now_ms)
         except FatalError as error:
             collection.refuse(position, error)
             continue
-        own_id = None if given_id(message) is None else message_id
-        if message[0] != last or own_id is not None:
-            last = message[0] if own_id is None else None
-            found = lanes.lane_for(message[0], own_id)
-            if found is not lane:
-                if batch is not None:
-                    batch.size = size
-                lane = found
-                part = find(lane)
-                if part is not None:
-                    batch, items, ids, subjects, due_times, positions = part
-                    size = batch.size
-                else:
-                    batch = None
-        size += len(item)
-        if (
-            batch is None
-            or len(items) == items_max
-            or (size > bytes_max and items)
-            or own_id in batch.given
-        ):
-            if batch is not None:
-                batch.size = size - len(item)
-                assert lane is not None
-                yield unfinished.take(lane)
-            # The route may have changed meanwhile.
-            lane = lanes.lane_for(message[0], own_id)
+        item, message_id, due_ms, _ = encoded
+        subject, own_id = message[0], None if encoder.given_id(message) is None else message_id
+        if lane is None or subject != last or own_id is not None:
+            lane = lanes.lane_for(subject, own_id)
+            last = subject if own_id is None else None
+        batch = unfinished.by_lane.get(lane)
+        if batch is None or not batch.has_room(config, len(item), own_id):
             yield from unfinished.make_room(lane, position)
-            batch, items, ids, subjects, due_times, positions = unfinished.begin(
-                lane, lanes.version
+            # The routes may have changed meanwhile.
+            lane = lanes.lane_for(subject, own_id)
+            if lane in unfinished.by_lane:
+                yield unfinished.take(lane)
+            batch = unfinished.by_lane[lane] = Batch(
+                collection, deadline=0.0, lane=lane, version=lanes.version
             )
-            size = len(item)
-        if own_id is not None:
-            batch.given.add(own_id)
-        if due_ms < now_ms:
-            batch.past_due.add(message_id)
-        if is_fixed:
-            batch.fixed.add(message_id)
-        # Batch.add() spelled out.
-        items.append(item)
-        ids.append(message_id)
-        subjects.append(message[0])
-        due_times.append(due_ms)
-        positions.append(position)
-    if batch is not None:
-        batch.size = size
+        batch.add(encoded, subject, position, own_id=own_id, is_past_due=due_ms < now_ms)
     yield from unfinished.take_all()
-
-
-_Part = tuple[Batch, list[bytes], list[str], list[str], list[int], list[int]]
-"""A batch, its lists, and where its messages stand among those of the call."""
 
 
 class _Unfinished:
@@ -510,21 +484,14 @@ class _Unfinished:
     def __init__(self, collection: Collection, config: ClientConfig) -> None:
         self._collection = collection
         self._config = config
-        self.by_lane: dict[Lane, _Part] = {}
+        self.by_lane: dict[Lane, Batch] = {}
         """All of them."""
         self._emptied_at = 0
 
-    def begin(self, lane: Lane, version: int) -> _Part:
-        """Return a new batch for a lane that has none."""
-        batch = Batch(self._collection, deadline=0.0, lane=lane, version=version)
-        columns = (batch.items, batch.ids, batch.subjects, batch.due_ms)
-        part = self.by_lane[lane] = (batch, *columns, [])
-        return part
-
     def take(self, lane: Lane) -> Batch:
         """Take out the batch of a lane, which is to be sent now."""
-        batch, *_, positions = self.by_lane.pop(lane)
-        batch.positions = self._collection.expect(positions)
+        batch = self.by_lane.pop(lane)
+        batch.positions = self._collection.expect(batch.positions)
         return batch
 
     def take_all(self) -> Iterator[Batch]:
@@ -543,7 +510,7 @@ class _Unfinished:
         if (
             len(self.by_lane) >= _UNFINISHED_MAX
             or position - self._emptied_at > _UNFINISHED_REQUESTS * config.request_items_max
-            or sum(part[0].size for part in self.by_lane.values())
+            or sum(batch.size for batch in self.by_lane.values())
             > _UNFINISHED_REQUESTS * config.request_bytes_max
         ):
             self._emptied_at = position

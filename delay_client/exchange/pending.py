@@ -64,15 +64,14 @@ class Pending:
     ) -> None:
         """Take one message into a batch with others of its subject's lane and of its time-out."""
         item, message_id, *_ = encoded
-        lane = self._routing.lane_for(subject, message_id if is_id_given else None)
+        own_id = message_id if is_id_given else None
+        lane = self._routing.lane_for(subject, own_id)
         if not lane.links:
             self._wake_for_routes([lane])
         gathered = lane.open.get(timeout_s)
         if gathered is not None and (
-            len(gathered[0]) >= self._config.request_items_max
-            or gathered[0].size + len(item) > self._config.request_bytes_max
+            not gathered[0].has_room(self._config, len(item), own_id)
             or now >= gathered[1] + _GATHER_LINGERS * self._config.linger_s
-            or (is_id_given and message_id in gathered[0].given)
         ):
             del lane.open[timeout_s]
             lane.ready.append(gathered[0])
@@ -87,12 +86,9 @@ class Pending:
             # the same turn of the loop join in.
             self._wake(self._ripe_at(lane, now))
         batch = gathered[0]
-        if is_id_given:
-            batch.given.add(message_id)
         assert isinstance(batch.receiver, Gathering)
         batch.receiver.add(waiter)
-        batch.positions = range(len(batch) + 1)
-        batch.add(encoded, subject, is_past_due=is_past_due)
+        batch.add(encoded, subject, len(batch), own_id=own_id, is_past_due=is_past_due)
         batch.deadline = now + timeout_s
 
     def add(self, batch: Batch) -> None:

@@ -445,9 +445,8 @@ def exchange(data: bytes) -> None:
     receivers = [_Once() for _ in range(_IN_FLIGHT)]
     for receiver in receivers:
         batch = Batch(receiver, deadline=1000.0, lane=client.lanes.lane_for("s", None))
-        batch.positions = range(_ITEMS)
         for number in range(_ITEMS):
-            batch.add((_client_item(number), f"m{number}", NOW_MS + 1000, False), "s")
+            batch.add((_client_item(number), f"m{number}", NOW_MS + 1000, False), "s", number)
         client.submit(batch, 0.0)
     link.connect()
     client.connected(link, 0.0)

@@ -14,9 +14,8 @@ LINK = BatchLink("a:1", CONFIG, group="a")
 
 def new_batch(*names: str, lane: Lane | None = None) -> Batch:
     batch = Batch(Collection(lambda: None), deadline=10, lane=lane or Lane([LINK]))
-    batch.positions = range(5, 5 + len(names))
-    for name in names:
-        batch.add((b"item", name, 2000, False), "s", is_past_due=name == "late")
+    for position, name in enumerate(names, 5):
+        batch.add((b"item", name, 2000, False), "s", position, is_past_due=name == "late")
     batch.attempts = 2
     return batch
 

@@ -25,7 +25,7 @@ def up(server: str) -> BatchLink:
 
 def new_batch(lane: Lane) -> Batch:
     batch = Batch(Collection(lambda: None), deadline=10, lane=lane)
-    batch.add((b"item", "m", 2000, False), "s")
+    batch.add((b"item", "m", 2000, False), "s", 0)
     return batch
 
 

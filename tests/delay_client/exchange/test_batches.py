@@ -190,9 +190,9 @@ def test_counting_levels_leaves_an_item_alone_that_is_due_before_1970() -> None:
     data = encode_item(Item(FLAG_DELAY, 1, -(10**11) - 3, "s", "old"))
     encoder = ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=1 << 20)
     batch = Batch(Gathering(), deadline=0, lane=Lane())
-    batch.add(ItemChecker().encode(OutgoingItem("s", data), NOON_MS), "s", is_past_due=True)
+    batch.add(ItemChecker().encode(OutgoingItem("s", data), NOON_MS), "s", 0, is_past_due=True)
     by_level = OutgoingMessage("s", level=2)
-    batch.add(encoder.encode(by_level, NOON_MS), "s", is_past_due=True)
+    batch.add(encoder.encode(by_level, NOON_MS), "s", 1, is_past_due=True)
     size = batch.size
     batch.count_levels((1000, 5000))
     assert batch.items[0] == data
@@ -213,7 +213,7 @@ def test_the_same_message_of_a_level_is_the_same_item_whether_the_table_was_know
         )
         batch = Batch(Gathering(), deadline=0, lane=Lane())
         message = OutgoingMessage("s", "x", level=2, message_id="own", attributes={"a": "b"})
-        batch.add(encoder.encode(message, now_ms), "s")
+        batch.add(encoder.encode(message, now_ms), "s", 0)
         batch.count_levels((1000, 5000))
         items += batch.items
     assert decode_item(items[0]).attributes["dw_delay"] == "5000"

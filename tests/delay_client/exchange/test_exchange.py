@@ -128,9 +128,9 @@ class World:
         lane = self.exchange.lanes.lane_for("s", None)
         batch = Batch(collection, deadline=now + timeout_s, lane=lane)
         start = len(collection._outcomes)
-        batch.positions = collection.expect(list(range(start, start + len(names))))
-        for name in names:
-            batch.add((item_of(name), name, 2000, False), "s")
+        for position, name in enumerate(names, start):
+            batch.add((item_of(name), name, 2000, False), "s", position)
+        batch.positions = collection.expect(batch.positions)
         self.exchange.submit(batch, now)
 
     def offer(self, name: str, now: float, timeout_s: float = 10.0) -> Waiter:
