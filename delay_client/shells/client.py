@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from delay_client.exchange.asking import ChangeCall
-from delay_client.exchange.batches import Batch, Collection, Encoder, Waiter, cut_batches
+from delay_client.exchange.batches import Collection, Encoder, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
 from delay_client.exchange.routing import Line
 from delay_client.messages.changed import (
@@ -96,8 +96,6 @@ class Client(Shell[Line]):
         """The clock that delays count from until a server has said what its own shows."""
         self._calls = 0
         """Calls that have no outcome yet."""
-        self._paused: list[tuple[Batch, anyio.Event]] = []
-        """send_many() calls that wait for room, and the events that wake them."""
         self._all_done = Bell()
         """Rung whenever no call is left."""
 
@@ -294,10 +292,9 @@ class Client(Shell[Line]):
                 self._exchange.submit(batch, now)
                 self._look_round(now)
                 await anyio.lowlevel.checkpoint()
-                if not self._exchange.has_room(batch):
-                    room = anyio.Event()
-                    self._paused.append((batch, room))
-                    await room.wait()
+                # One batch of each call is taken, however many others have.
+                while collection.unsettled and not self._exchange.has_room(batch):
+                    await progress.wait()
             while collection.unsettled:
                 await progress.wait()
         finally:
@@ -311,21 +308,6 @@ class Client(Shell[Line]):
 
     def _close(self) -> None:
         self._exchange.close()
-        for _, room in self._paused:
-            room.set()
-        self._paused.clear()
-
-    def _changed(self) -> None:
-        """Wake the calls for whose next batch there is room by now."""
-        if not self._paused:
-            return
-        paused: list[tuple[Batch, anyio.Event]] = []
-        for batch, room in self._paused:
-            if self._exchange.has_room(batch):
-                room.set()
-            else:
-                paused.append((batch, room))
-        self._paused = paused
 
     def _end_call(self) -> None:
         self._calls -= 1

@@ -131,8 +131,7 @@ class Shell(Generic[LinkT]):
         raise NotImplementedError
 
     def _changed(self) -> None:
-        """Wake those who wait for what may have changed in the core."""
-        raise NotImplementedError
+        """Wake those who wait for what may have changed in the core; nobody does."""
 
     def _check_open(self) -> None:
         if self._tasks is None:
