@@ -1,20 +1,15 @@
 """Promise: the blocking client keeps the promises of the other one, whatever interrupts a call."""
 
-import contextlib
 import dataclasses
 import gc
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count
-from types import FrameType
-from typing import Any
 
 import anyio
 import pytest
@@ -155,77 +150,6 @@ class Interruption(BaseException):
     """Not an Exception, as KeyboardInterrupt is none."""
 
 
-def interrupted_at(step: int) -> Callable[[FrameType, str, Any], Any]:
-    """Return a trace function that raises after so many steps of the interpreter."""
-    left = step
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 (itself)
-        nonlocal left
-        frame.f_trace_opcodes = True
-        left -= event in {"opcode", "return"}
-        if left < 0:
-            raise Interruption
-        return trace
-
-    return trace
-
-
-@pytest.mark.parametrize("is_new", [True, False])
-def test_an_exception_anywhere_in_a_call_leaves_a_client_that_sends(
-    start_server: StartServer, *, is_new: bool
-) -> None:
-    server = start_server(accept)
-    with contextlib.ExitStack() as stack:
-
-        def new_client() -> BlockingClient:
-            return stack.enter_context(BlockingClient([server.address], config=FAST))
-
-        # Callbacks of the collector, as hypothesis has them, are no part of the call.
-        gc.disable()
-        stack.callback(gc.enable)
-        client, tracer = new_client(), sys.gettrace()
-        for step in count():
-            client = new_client() if is_new else client
-            sys.settrace(interrupted_at(step))
-            try:
-                client.send("s", "x", delay=60)
-            except Interruption:
-                pass
-            else:
-                break
-            finally:
-                sys.settrace(tracer)
-            client.send("s", "x", delay=60, timeout=5)
-    assert step > 100
-
-
-@pytest.mark.parametrize("times", [100, pytest.param(3000, marks=pytest.mark.long)])
-def test_a_storm_of_signals_while_it_connects_leaves_a_client_that_sends(
-    start_server: StartServer, times: int
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise Interruption
-
-    server = start_server(accept)
-    chance = random.Random(1)
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interrupted = 0
-    try:
-        with BlockingClient([server.address], config=FAST) as client:
-            for _ in range(times):
-                server.drop_connections()
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 2e-3))
-                    client.send("s", "x", delay=60)
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                except Interruption:
-                    interrupted += 1
-                assert isinstance(client.send("s", "x", delay=60, timeout=5), Receipt)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted > times / 10
-
-
 def test_an_interrupted_call_says_that_its_message_may_have_been_kept(
     start_server: StartServer,
 ) -> None:
@@ -333,14 +257,6 @@ def test_a_client_is_not_used_in_its_own_thread(unused_address: str) -> None:
     with client, pytest.raises(Unavailable):
         client.send("s", "x", delay=60, timeout=1.3)
     assert "on_trouble" in str(ended[0])
-
-
-def test_it_is_entered_once(unused_address: str) -> None:
-    with (
-        BlockingClient([unused_address]) as client,
-        pytest.raises(ClientClosed, match="entered before"),
-    ):
-        client.__enter__()
 
 
 def test_closing_ends_the_calls_of_other_threads(start_server: StartServer) -> None:
