@@ -2,8 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +16,15 @@ from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
     from spark_tools.hours.by_hour import Outcome
-    from spark_tools.hours.state import HourEntry, Waiting
+    from spark_tools.hours.state_directory import HourEntry
+    from spark_tools.hours.summary import Waiting
     from spark_tools.run.plan import Request
 
 
 @click.command(cls=Verdicts)
 @option(
     "--state DIR",
-    "The state directory: ledger, index and results of all hours. The first run makes it.",
+    "The directory for the results of all hours. The first run makes it.",
     required=True,
     type=ResultType(file_okay=False, path_type=Path),
 )
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 @option("--back-hours N>=0", "How many hours back the first run starts.", default=48)
 @option(
     "--keep-days N>=1",
-    "Days after which the result of an hour is removed; its sums stay.",
+    "Days after which an hour, with its result, is forgotten.",
     default=90,
 )
 @option(
     "--without-group GROUP...",
-    "This group is gone for good, and later hours are complete without it. Later runs remember it.",
+    "This group is gone for good, and later hours are complete without it.",
     to="without_groups",
 )
 @option("--quiet", "Print nothing if the exit code is 0, for cron, which mails all output.")
@@ -82,9 +82,9 @@ def hours(
     with extra_required():
         from spark_tools.files.errors import ReconcileError, SparkFailedError
         from spark_tools.hours.by_hour import HoursRequest, run_hours
-        from spark_tools.hours.state import StateDirectory
+        from spark_tools.hours.state_directory import StateDirectory
         from spark_tools.repaired.repairs import read_repairs
-    from storage.disk.disk import DirectoryDisk, make_data_directory
+    from storage.disk.disk import make_data_directory
     from storage.tools.inspect import is_data_directory
 
     if is_data_directory(state):
@@ -102,7 +102,7 @@ def hours(
         repairs = read_repairs(audits)
         with running(choice) as engine:
             outcome = run_hours(
-                StateDirectory(DirectoryDisk(state), str(state)),
+                StateDirectory(state),
                 lambda minute: sources_of(roots, manifests, first if minute is None else minute),
                 request,
                 engine,
@@ -116,62 +116,54 @@ def hours(
 
 
 def _tell(outcome: "Outcome", engine: str, damaged: int) -> None:
-    from spark_tools.files.times import minute_text
-    from spark_tools.hours.summary import done_until
-
     for line in _done_lines(outcome.done):
         click.echo(line, err=line.startswith(" "))
-    for one in outcome.amendments:
-        click.echo(f"{minute_text(one.hour)}: repaired since: {_counts(one.counts)}")
     if damaged:
         click.echo(f"{damaged:,} line(s) of the audits cannot be read", err=True)
     for line in _waiting_lines(outcome.waiting):
         click.echo(line)
-    ledger = outcome.ledger
-    covered = minute_text(ledger.covered_from)
+    summary = outcome.summary
+    covered = summary["covered_from"]
     if outcome.segments_before:
         click.echo(f"{outcome.segments_before} segment(s) before {covered} are not covered")
-    if ledger.hours_summed:
+    verdicts = dict(summary["hours"])
+    if final := verdicts.pop("final"):
         click.echo(
-            f"{ledger.hours_summed:,} hour(s) since {covered} are done for good, all before "
-            f"{minute_text(done_until(ledger))}: {_counts(ledger.verdicts)}"
+            f"{final:,} hour(s) since {covered} are done for good, all before "
+            f"{summary['done_until']}: {_counts(verdicts)}"
         )
     else:
         click.echo(f"no hour since {covered} is done for good")
-    if found := _counts(ledger.findings):
+    if found := _counts(summary["findings"]):
         click.echo(f"in all of them: {found}")
     click.echo(f"{engine}: {outcome.verdict.name.lower()}")
 
 
 def _done_lines(done: "Sequence[HourEntry]") -> Iterator[str]:
-    """Yield a line for each hour; clean ones in which nothing was due have one together."""
-    for (is_idle, _), found in groupby(
-        enumerate(done), lambda one: (_is_idle(one[1]), one[1].hour - 60 * one[0])
-    ):
-        entries = [entry for _, entry in found]
-        if is_idle and len(entries) > 1:
-            hours = _span([one.hour for one in entries])
-            yield f"{hours}: {len(entries)} hours clean: accepted 0"
+    """Yield a line for each hour; clean ones without messages have one together."""
+    idle = [one.hour for one in done if one.verdict == "clean" and not one.accepted]
+    for entry in done:
+        if entry.hour in idle:
             continue
-        for entry in entries:
-            yield _line(entry)
-            for problem in entry.problems:
-                yield f"  not complete: {problem}"
-
-
-def _is_idle(entry: "HourEntry") -> bool:
-    return entry.is_final and entry.complete and not (entry.accepted or entry.findings)
+        state = "" if entry.is_final else f" ({entry.state})"
+        found = f": {_counts(entry.findings)}" if entry.findings else ""
+        hour = _span([entry.hour])
+        yield f"{hour}: {entry.verdict}{state}: accepted {entry.accepted:,}{found}"
+        for problem in entry.problems:
+            yield f"  not complete: {problem}"
+    if idle:
+        yield f"{_span(idle)}: {len(idle)} hour(s) without messages: clean"
 
 
 def _waiting_lines(waiting: "Sequence[Waiting]") -> Iterator[str]:
-    """Yield why hours are not closed, a line for all that follow each other for one reason."""
-    for (is_late, reason, _), found in groupby(
-        enumerate(waiting), lambda one: (one[1].is_late, one[1].reason, one[1].hour - 60 * one[0])
-    ):
-        hours = [one.hour for _, one in found]
-        count = f" ({len(hours)} hours)" if len(hours) > 1 else ""
-        late = ", though it should be" if is_late else ""
-        yield f"{_span(hours)}{count}: not closed{late}: {reason}"
+    """Yield why hours are not closed, a line for all of one reason."""
+    hours: dict[str, list[int]] = {}
+    for one in waiting:
+        late = ", though it should be" if one.is_late else ""
+        hours.setdefault(f"not closed{late}: {one.reason}", []).append(one.hour)
+    for said, found in hours.items():
+        count = f" ({len(found)} hours)" if len(found) > 1 else ""
+        yield f"{_span(found)}{count}: {said}"
 
 
 def _span(hours: Sequence[int]) -> str:
@@ -181,14 +173,5 @@ def _span(hours: Sequence[int]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _line(entry: "HourEntry") -> str:
-    from spark_tools.files.times import minute_text
-
-    state = "" if entry.is_final else f" ({entry.state}, tried {entry.tries} time(s))"
-    found = f": {_counts(entry.findings)}" if entry.findings else ""
-    hour = minute_text(entry.hour)
-    return f"{hour}: {entry.verdict}{state}: accepted {entry.accepted:,}{found}"
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()) if count)

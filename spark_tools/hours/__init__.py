@@ -1,11 +1,8 @@
 """Each hour once, as it closes.
 
-    by_hour        runs by closed hour
-    hour_files     files of an hour
-    hour_repairs   hours with later repairs
-    state          the state directory
-    summary        all hours added up
-    sums           tables of many hours
+    by_hour            runs by closed hour
+    state_directory    what they leave
+    summary            all hours added up
 
 Imported by delaywheel.
 """

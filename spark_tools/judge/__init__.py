@@ -8,8 +8,6 @@
     log_index          digests of the message_log by hour
     message_log        records against rows
     payload            reads and checks message bodies
-    pieces             digests by hour of what was read once
-    row_in_two_hours   a sequence with rows in two hours
     segment_parts      cuts of a large segment
     segments           rows against facts
     sequences          sets of sequences

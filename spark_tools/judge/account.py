@@ -12,9 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_tools.files.columns import ORIGINS, OUTCOMES, Int64s
+from spark_tools.files.columns import ORIGINS, OUTCOMES
 from spark_tools.judge.digests import Digest, add_digests
-from spark_tools.judge.pieces import Piece
 from spark_tools.judge.sequences import Sequences
 from spark_tools.judge.tasks import GroupName
 from storage.batch.batches import Damage
@@ -195,11 +194,8 @@ class Account:
     """By block of sequences, records of the message_log that must have a row."""
     cuts: dict[int, Digest] = field(default_factory=dict)
     """Rows of the range by where sequences are cut (`SegmentTask.edges`)."""
-    strays: list[tuple[Int64s, Int64s]] = field(default_factory=list)
-    """Sequences of rows of the range that were looked into and may be elsewhere too, and the filed
-    minutes of their records, -1 where there is none."""
-    pieces: list[Piece] = field(default_factory=list)
-    """What was read of the message_log for its index, and nothing else of a run needs."""
+    pieces: list[pa.Table] = field(default_factory=list)
+    """What was read of the message_log for its index (`log_index.py`)."""
     replicas: dict[tuple[str, int], ReplicaHour] = field(default_factory=dict)
     """By node and hour."""
     unread_hours: set[int] = field(default_factory=set)
@@ -221,7 +217,6 @@ class Account:
         add_digests(self.filed, other.filed)
         add_digests(self.logged, other.logged)
         add_digests(self.cuts, other.cuts)
-        self.strays += other.strays
         self.pieces += other.pieces
         for key, hour in other.replicas.items():
             self.replicas.setdefault(key, ReplicaHour()).add(hour)

@@ -260,7 +260,6 @@ class _Blocks:
         again = taken[places]
         again[1:] |= sequence[1:] == sequence[:-1]
         self._name("doubled", found.rows, places[again], maker)
-        self._stray(sequence[again])
 
     def _missing(self, records: Rows, found: _Found, maker: FindingsMaker) -> None:
         """Name the records whose segment has no row of them."""
@@ -305,13 +304,10 @@ class _Blocks:
         at[at == len(known)] = 0
         has_record = (known[at] == rows.sequence) if len(known) else np.zeros(len(rows), np.bool_)
         self._name("unlogged", rows, np.flatnonzero(asked & ~has_record), maker)
-        self._stray(rows.sequence[in_range & ~has_record])
         if not len(known):
             return
         record = records.take(order[at])
         elsewhere = (record.minute < found.start) | (record.minute >= found.end)
-        strays = in_range & has_record & elsewhere
-        self._stray(rows.sequence[strays], record.minute[strays])
         # What its own due time gives away was counted with the segment.
         told = rows.due_ms // 60_000 >= found.end
         places = np.flatnonzero(asked & has_record & elsewhere & ~told)
@@ -319,12 +315,6 @@ class _Blocks:
         differs = (record.due_ms != rows.due_ms) | (record.size != rows.size)
         differs |= (record.id_hash != rows.id_hash) | (record.origin != rows.origin)
         self._name("altered", rows, np.flatnonzero(asked & has_record & differs), maker)
-
-    def _stray(self, sequence: Int64s, minute: Int64s | None = None) -> None:
-        """Take down rows that may be elsewhere too. minute: at which their records are filed."""
-        if len(sequence):
-            nowhere = np.full(len(sequence), -1, np.int64)
-            self._account.strays.append((sequence, nowhere if minute is None else minute))
 
     def _name(self, name: str, rows: Rows, places: Places, maker: FindingsMaker) -> None:
         self._account.totals[f"{name}_in_log" if name == "misfiled" else name] += len(places)

@@ -57,23 +57,6 @@ class Sequences:
             self.doubled.add(number)
         self.blocks[number] = bits | more_bits
 
-    def within(self, first: int, after: int) -> Int64s:
-        """Return the sequences from `first` up to `after`, in order."""
-        numbers = sorted(one for one in self.blocks if first // BLOCK <= one <= after // BLOCK)
-        parts = [number * BLOCK + _places(self.blocks[number]) for number in numbers]
-        found = np.concatenate([np.empty(0, np.int64), *parts])
-        chosen: Int64s = found[(found >= first) & (found < after)]
-        return chosen
-
-    def common(self, other: "Sequences") -> Int64s:
-        """Return the sequences that are in both, in order."""
-        parts = [
-            number * BLOCK
-            + np.intersect1d(_places(self.blocks[number]), _places(other.blocks[number]))
-            for number in sorted(self.blocks.keys() & other.blocks.keys())
-        ]
-        return np.concatenate([np.empty(0, np.int64), *parts])
-
     def merge(self, other: "Sequences") -> None:
         """Add another set."""
         self.doubled |= other.doubled
@@ -83,12 +66,6 @@ class Sequences:
 
 def _compact(block: _Places | _Bits) -> _Places | _Bits:
     return _bits(block) if block.dtype == np.uint16 and len(block) > _SPARSE_MAX else block
-
-
-def _places(block: _Places | _Bits) -> Int64s:
-    if block.dtype == np.uint8:
-        return np.flatnonzero(np.unpackbits(block.view(np.uint8)))
-    return block.astype(np.int64)
 
 
 def _bits(block: _Places | _Bits) -> _Bits:

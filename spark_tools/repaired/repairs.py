@@ -75,6 +75,11 @@ class Repairs:
         """Return what had been missing of one log."""
         return self.records.get(log, _NONE)
 
+    def given(self, log: LogName, start: int, end: int) -> int:
+        """Return how many of one log are of the filed minutes from `start` up to `end`."""
+        found = (self.rows_of(log), self.records_of(log))
+        return sum(len(one.of_minutes(start, end)) for one in found)
+
     def logs(self) -> set[LogName]:
         """Return the logs of which anything was repaired."""
         return {*self.rows, *self.records}

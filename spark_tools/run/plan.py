@@ -129,7 +129,7 @@ class GroupPlan:
     unsealed_hours: set[int] = field(default_factory=set)
     """Hours in which a replica may still lack facts."""
     known: Known | None = None
-    """What earlier runs have read of the message_log; None: this one reads all that is kept."""
+    """What is known of the message_log; None: this run reads all that is kept."""
     tasks: list[SegmentTask | LogTask | PayloadTask] = field(default_factory=list)
 
     @property
@@ -152,10 +152,9 @@ class GroupPlan:
         """The nodes that are compared with it."""
         return [(one.node, one.manifest) for one in self.members.others]
 
-    def log_tasks(self, ranges: Sequence[tuple[int, int]]) -> list[LogTask]:
-        """Return the tasks that read some sequences of the message_log, as far as it is kept."""
-        found = (one.part(first, after) for one in self.logs for first, after in ranges)
-        return [LogTask(expecting=_expecting(self), log=log) for log in found if log is not None]
+    def log_tasks(self) -> list[LogTask]:
+        """Return the tasks that read the message_log as far as it is kept."""
+        return [LogTask(expecting=_expecting(self), log=log) for log in self.logs]
 
     def blocks_task(self, blocks: Sequence[int]) -> BlocksTask:
         """Return the task that looks into some blocks of sequences."""
@@ -433,9 +432,9 @@ class _Planning:
             is_authority=True,
         )
         if self._known is None:
-            plan.tasks += [LogTask(expecting=_expecting(plan), log=log) for log in plan.logs]
+            plan.tasks += plan.log_tasks()
         else:
-            self._damaged(first.node, self._known.damages)
+            self._account.damages |= self._known.damages
         for other in others:
             self._add_replica(plan, other, shared_next)
         plan.unsealed_hours |= _hours_of([one for one in extents if not one.is_sealed])

@@ -13,21 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_tools.files.columns import Int64s
 from spark_tools.files.errors import ReconcileError
 from spark_tools.judge.account import FINDINGS_SCHEMA, Account, ReplicaHour, TaskResult
-from spark_tools.judge.log_index import IndexTask, Known
+from spark_tools.judge.log_index import IndexTask
 from spark_tools.judge.message_log import BLOCKS_AT_ONCE, BlocksTask, LogTask
 from spark_tools.judge.payload import PayloadTask
-from spark_tools.judge.row_in_two_hours import EarlierTask
 from spark_tools.judge.segments import SegmentTask
 from spark_tools.judge.sequences import BLOCK
-from spark_tools.judge.tasks import GroupName, Node
+from spark_tools.judge.tasks import Node
 from spark_tools.repaired.repairs import LogName, Repairs
 from spark_tools.run.plan import GroupPlan, Plan
-from spark_tools.run.recheck import FirstLook, first_look, third_look, unproven
 
-Task = SegmentTask | LogTask | BlocksTask | IndexTask | EarlierTask | PayloadTask
+Task = SegmentTask | LogTask | BlocksTask | IndexTask | PayloadTask
 Engine = Callable[[Sequence[Task]], Iterable[TaskResult]]
 
 FINDING_CLASSES: tuple[str, ...] = (
@@ -79,8 +76,6 @@ class GroupResult:
     plan: GroupPlan
     account: Account
     differing: list[DifferentHour] = field(default_factory=list)
-    unproven: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    """With an index of the message_log: sequences of rows that may be in another hour as well."""
 
 
 @dataclass(slots=True)
@@ -138,49 +133,36 @@ def reconcile(
     known = Repairs() if repairs is None else repairs
     for group in plan.groups:
         group.account.totals["repairs_given"] += _given(plan, group, known)
-    looks = _run_tasks(plan, _Running(plan, engine, known, kept))
-    groups = [_result_of(group, looks.get(group.name), kept) for group in plan.groups]
+    _run_tasks(plan, _Running(plan, engine, known, kept))
+    groups = [_result_of(group, kept) for group in plan.groups]
     return Result(plan, groups, kept.counts, kept.examples(), known)
 
 
-def _run_tasks(plan: Plan, running: "_Running") -> dict[GroupName, FirstLook]:
-    """Have all tasks done: those of the plan, then those that look again where something differs.
-
-    Returns what the first look found in groups with an index of the message_log.
-    """
+def _run_tasks(plan: Plan, running: "_Running") -> None:
+    """Have all tasks done: those of the plan, and those that look again where something differs."""
     running.run([task for group in plan.groups for task in group.tasks])
-    looks = {
-        group.name: first_look(group.known, group.account)
-        for group in plan.groups
-        if group.known is not None
-    }
+    agreeing = {group.name for group in plan.groups if _agrees_with_index(group)}
+    again = [one for one in plan.groups if one.known is not None and one.name not in agreeing]
+    running.run([task for group in again for task in group.log_tasks()])
     running.run(
         [
             task
             for group in plan.groups
-            if group.name in looks
-            for task in group.log_tasks(looks[group.name].ranges)
+            for task in _second_look(group, is_read=group.name not in agreeing)
         ]
     )
-    running.run(
-        [
-            task
-            for group in plan.groups
-            for task in _second_look(group, group.account, looks.get(group.name))
-        ]
-    )
-    running.run(
-        [
-            task
-            for group in plan.groups
-            if group.known is not None
-            for task in third_look(group, group.known, group.account, looks[group.name])
-        ]
-    )
-    return looks
 
 
-def _result_of(group: GroupPlan, look: FirstLook | None, kept: "_Kept") -> GroupResult:
+def _agrees_with_index(group: GroupPlan) -> bool:
+    """Say whether the rows are what the index has of the message_log as it is kept."""
+    known = group.known
+    if known is None or known.differing(group.account.cuts, kept=True):
+        return False
+    group.account.totals["records"] += known.kept_records()
+    return True
+
+
+def _result_of(group: GroupPlan, kept: "_Kept") -> GroupResult:
     """Return what was found of a group; its last findings are kept.
 
     Raises ReconcileError if its books do not balance.
@@ -193,11 +175,8 @@ def _result_of(group: GroupPlan, look: FirstLook | None, kept: "_Kept") -> Group
         )
     differing = _differing(group, group.account)
     kept.add(_table_of(group, differing))
-    result = GroupResult(group, group.account, differing)
-    if group.known is not None and look is not None:
-        kept.add(_unlike_log(group, group.known, look))
-        result.unproven = unproven(group.known, group.account, look)
-    return result
+    kept.add(_unlike_log(group))
+    return GroupResult(group, group.account, differing)
 
 
 class _Running:
@@ -234,9 +213,8 @@ def _log_of(node: Node) -> LogName:
 
 def _given(plan: Plan, group: GroupPlan, repairs: Repairs) -> int:
     """Return how many repairs are of a group, and of the range."""
-    log, request = _log_of(group.node), plan.request
-    found = (repairs.rows_of(log), repairs.records_of(log))
-    return sum(len(one.of_minutes(request.from_minute, request.to_minute)) for one in found)
+    request = plan.request
+    return repairs.given(_log_of(group.node), request.from_minute, request.to_minute)
 
 
 def _told(task: Task, repairs: Repairs) -> Task:
@@ -253,25 +231,17 @@ def _told(task: Task, repairs: Repairs) -> Task:
     return task
 
 
-def _second_look(group: GroupPlan, account: Account, look: FirstLook | None) -> list[BlocksTask]:
+def _second_look(group: GroupPlan, *, is_read: bool) -> list[BlocksTask]:
     """Return the tasks that look into the blocks of sequences in which something is wrong.
 
-    look: of a run with an index of the message_log, which has read what differs there.
+    is_read: the records were read, and not only known to be as the rows are.
     """
+    account = group.account
     filed, logged = account.filed, account.logged
-    blocks = {
-        block for block in filed.keys() | logged.keys() if filed.get(block) != logged.get(block)
-    }
-    if look is not None:
-        blocks = {
-            block
-            for block in blocks
-            if any(
-                first < (block + 1) * BLOCK and after > block * BLOCK
-                for first, after in look.ranges
-            )
-        }
-    blocks |= account.sequences.doubled
+    blocks = set(account.sequences.doubled)
+    if is_read:
+        every = filed.keys() | logged.keys()
+        blocks |= {block for block in every if filed.get(block) != logged.get(block)}
     ordered = sorted(blocks)
     return [
         group.blocks_task(ordered[place : place + BLOCKS_AT_ONCE])
@@ -318,20 +288,26 @@ def _table_of(group: GroupPlan, differing: Sequence[DifferentHour]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
 
 
-def _unlike_log(group: GroupPlan, known: Known, look: FirstLook) -> pa.Table:
+def _unlike_log(group: GroupPlan) -> pa.Table:
     """Return the finding that rows are not what was once read of them, if that is so."""
-    if look.gone_rows is None:
+    known, account = group.known, group.account
+    # Of a segment that is gone, or damaged, there are fewer rows for a reason that is told.
+    if known is None or account.totals["unread_segments"]:
         return FINDINGS_SCHEMA.empty_table()
-    row = {
-        "class": "log_differs",
-        "cluster": group.name.cluster,
-        "group": group.name.group,
-        "node": group.node.node_id,
-        "filed_minute": group.rules.from_minute,
-        "note": f"of {known.gone_digest.count} records that have left the message_log since they "
-        f"were read there are {look.gone_rows.count} rows in this hour, or others",
-    }
-    return pa.Table.from_pylist([row], schema=FINDINGS_SCHEMA)
+    differing = known.differing(account.cuts, kept=False)
+    rows = [
+        {
+            "class": "log_differs",
+            "cluster": group.name.cluster,
+            "group": group.name.group,
+            "node": group.node.node_id,
+            "filed_minute": group.rules.from_minute,
+            "note": f"of {sum(one.count for one, _ in differing)} records that have left the "
+            f"message_log since they were read there are {sum(one.count for _, one in differing)} "
+            "rows in this hour, or others",
+        }
+    ] * bool(differing)
+    return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
 
 
 class _Kept:

@@ -38,9 +38,7 @@ def contents(state: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(
-    "sign", ["index/*/*.parquet", "hours/*-findings.parquet.tmp", "hours/*.json"]
-)
+@pytest.mark.parametrize("sign", ["index/*.parquet", "hours/*.tmp/*.tmp", "hours/*Z/result.json"])
 def test_what_a_killed_run_has_left_is_taken_up(sign: str, tmp_path: Path) -> None:
     source = Life(3, frozenset(FAULTS), share=0.2).at(260).written(tmp_path / "data")
     file = tmp_path / "manifest.json"

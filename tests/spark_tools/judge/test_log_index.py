@@ -5,14 +5,12 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spark_tools.hours.by_hour import HoursRequest
+from spark_tools.judge.account import Account
 from spark_tools.judge.digests import Digest
-from spark_tools.judge.log_index import LogIndex
-from spark_tools.judge.pieces import HourDigests, Piece
-from spark_tools.judge.sequences import BLOCK, Sequences
+from spark_tools.judge.log_index import Expected, LogIndex, piece_of
 from spark_tools.judge.tasks import LogRange
 from spark_tools.run.plan import Request, Source
 from storage.disk.disk import DirectoryDisk, DirectoryFile
@@ -22,12 +20,10 @@ from tests.spark_tools.hours_rig import Watcher
 from tests.spark_tools.worlds import T0
 
 
-def piece(first: int, after: int, *hours: int) -> Piece:
-    return Piece(
-        first=first,
-        after=after,
-        hours=HourDigests.from_dict({hour: Digest(1, first, after) for hour in hours}),
-    )
+def piece(first: int, after: int, *hours: int) -> Account:
+    """Return what a task hands back that has read these sequences."""
+    digests = {hour: Digest(1, first, 2**64 - after) for hour in hours}
+    return Account(pieces=[piece_of(log(first, after), digests)])
 
 
 def log(first: int, after: int) -> LogRange:
@@ -64,45 +60,40 @@ def test_what_is_missing_is_what_no_piece_has_and_a_checkpoint_has_filed(seed: i
     assert index.missing(logs, filed) == []
 
 
-def test_pieces_that_leave_are_remembered_together_for_the_hours_to_come() -> None:
-    index = LogIndex(pieces=[piece(1, 10, 0, 60, 120), piece(10, 20, 60), piece(20, 30, 60, 180)])
-    assert [one.first for one in index.retire(20, 60)] == [1, 10]
-    assert index.gone == [(1, 20)]
-    assert [one.first for one in index.pieces] == [20]
-    assert index.gone_hours.hour.tolist() == [60, 120], "hour 0 is done"
-    assert index.gone_hours.of(60) == Digest(2, 11, 30)
-    assert index.gone_hours.of(90) == index.gone_hours.of(0) == Digest()
-    index.retire(30, 120)
-    assert (index.gone, index.pieces) == ([(1, 30)], [])
-    assert index.gone_hours.hour.tolist() == [120, 180]
-    assert HourDigests.from_table(index.gone_hours.table()).dict() == index.gone_hours.dict()
+def test_pieces_that_leave_are_joined_and_remembered_for_the_hours_to_come() -> None:
+    index = LogIndex()
+    for one in (piece(1, 10, 0, 60, 120), piece(10, 20, 60), piece(20, 30, 60, 180)):
+        index.add(one)
+    index.shrink(20, 60)
+    assert index.ranges() == [(1, 20), (20, 30)]
+    known = index.of_hour(60)
+    assert known.pieces == (
+        Expected(first=1, after=20, digest=Digest(2, 11, 2**64 - 30)),
+        Expected(first=20, after=30, digest=Digest(1, 20, 2**64 - 30)),
+    )
+    assert known.kept_records() == 1
+    assert [one.digest for one in index.of_hour(0).pieces] == [Digest(), Digest()], "it is over"
+    index.shrink(30, 120)
+    assert index.ranges() == [(1, 30)]
+    assert index.of_hour(180).pieces[0].digest == Digest(1, 20, 2**64 - 30)
+    again = LogIndex(index.table)
+    again.shrink(30, 120)
+    assert again.table.equals(index.table)
 
 
-def test_what_was_damaged_is_not_remembered() -> None:
-    index = LogIndex(pieces=[piece(1, 10, 60), piece(20, 30, 60)])
-    damaged = piece(10, 20, 60)
-    index.add(Piece(first=10, after=20, hours=damaged.hours, damages=(None,)))  # type: ignore[arg-type]
-    index.retire(30, 0)
-    assert index.gone == [(1, 10), (20, 30)]
-    assert index.gone_hours.of(60) == Digest(2, 21, 40)
-    known = index.of_hour(60, unproven=Sequences(), settled=frozenset())
-    assert list(known.unindexed()) == [(0, 1), (10, 20)]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_sets_of_sequences_tell_what_they_have_in_common_and_within_bounds(seed: int) -> None:
-    chance = random.Random(seed)
-    plain: list[set[int]] = []
-    found: list[Sequences] = []
-    for count in (30, 5000):
-        plain.append({chance.randrange(3 * BLOCK) for _ in range(count)})
-        found.append(Sequences())
-        found[-1].add(np.array(sorted(plain[-1]), np.int64))
-    assert found[0].common(found[1]).tolist() == sorted(plain[0] & plain[1])
-    first, after = sorted(chance.sample(range(4 * BLOCK), 2))
-    for one, wanted in zip(found, plain, strict=True):
-        inside = sorted(each for each in wanted if first <= each < after)
-        assert one.within(first, after).tolist() == inside
+def test_a_gap_that_nobody_read_stays_one() -> None:
+    index = LogIndex()
+    for one in (piece(1, 10, 60), piece(20, 30, 60)):
+        index.add(one)
+    index.shrink(30, 0)
+    assert index.ranges() == [(1, 10), (20, 30)]
+    cuts = {1: Digest(1, 1, 2**64 - 10), 10: Digest(7, 7, 7), 20: Digest(1, 20, 2**64 - 30)}
+    assert index.of_hour(60).edges() == (0, 1, 10, 20, 30)
+    assert index.of_hour(60).differing(cuts, kept=False) == []
+    del cuts[20]
+    [(records, rows)] = index.of_hour(60).differing(cuts, kept=False)
+    assert (records, rows) == (Digest(1, 20, 2**64 - 30), Digest())
+    assert index.of_hour(60).differing(cuts, kept=True) == []
 
 
 # -- what a run costs ------------------------------------------------------------------------
@@ -130,7 +121,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_a_run_costs_what_its_hour_costs(tmp_path: Path, read: Counter[str]) -> None:
     life = Life(4, before=600)
-    watcher = Watcher(HoursRequest(request=Request(), open_hours=100))
+    watcher = Watcher(tmp_path / "state", HoursRequest(request=Request(), open_hours=100))
 
     def run_at(moment: int) -> tuple[Source, list[int]]:
         source = life.at(moment).written(tmp_path / f"{moment}")

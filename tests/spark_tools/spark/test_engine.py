@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from spark_tools.files.errors import RemoteError, SparkFailedError
 from spark_tools.hours.by_hour import run_hours
+from spark_tools.hours.state_directory import StateDirectory
 from spark_tools.judge.account import TaskResult
 from spark_tools.repaired.repairs import KINDS, Repairs
 from spark_tools.run.local import local_engine
@@ -121,16 +122,17 @@ def test_what_spark_finds_is_what_the_local_engine_finds(
 def test_hours_on_spark_leave_the_state_of_the_local_engine(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    life, here, there = Life(3, frozenset(FAULTS_OF_LIFE)), Watcher(), Watcher()
+    life = Life(3, frozenset(FAULTS_OF_LIFE))
+    here, there = Watcher(tmp_path / "here"), Watcher(tmp_path / "there")
     # The second run reads no more of the message_log than is new.
     for moment in (130, 190):
         source = life.at(moment).written(tmp_path / f"{moment}")
-        outcome = here.run(source)
-        assert outcome.done
+        assert here.run(source).done
         engine = spark_engine(spark, partition_bytes=1)
-        run_hours(there.state, lambda _, source=source: [source], HOURLY, engine)  # type: ignore[misc]
-        check_same_state(here, there, outcome)
-    assert any(path.startswith("index/") for path in there.disk.contents())
+        state = StateDirectory(there.root)
+        run_hours(state, lambda _, source=source: [source], HOURLY, engine)  # type: ignore[misc]
+        check_same_state(here, there)
+    assert any(path.startswith("index/") for path in there.contents())
 
 
 @pytest.mark.spark
