@@ -10,7 +10,6 @@ Reads a data directory without writing to it. What it finds goes to a directory 
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +18,10 @@ import msgspec
 
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.options import option
-from delaywheel.shared.sending import client_of, fail_if_any
+from delaywheel.shared.sending import client_of, fail_if_any, send_at_rate
 
 if TYPE_CHECKING:
-    from delay_client import OutgoingItem
+    from delay_client import DelaywheelError, OutgoingItem, Receipt
     from storage.tools.salvage import Salvage, SalvagedItem
 
 _INDEX, _ITEMS, _DAMAGE = "index.jsonl", "items.bin", "damage.jsonl"
@@ -246,14 +245,14 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
     client = client_of([server], (), "--send")
     failures: list[Exception] = []
 
+    def on_answers(_: object, answers: "Sequence[Receipt | DelaywheelError]") -> bool:
+        failures.extend(one for one in answers if not isinstance(one, Receipt))
+        return True
+
     async def send_all() -> None:
         async with client:
             items = _items(out, states)
-            while batch := list(islice(items, rate)):
-                began = anyio.current_time()
-                outcomes = await client.send_items(batch)
-                failures.extend(o for o in outcomes if not isinstance(o, Receipt))
-                await anyio.sleep(max(0.0, began + len(batch) / rate - anyio.current_time()))
+            await send_at_rate(client, items, lambda one: one, on_answers, rate=rate)
 
     anyio.run(send_all)
     return failures

@@ -1,7 +1,7 @@
 """Shared parts of commands that send messages."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -10,10 +10,14 @@ import click
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
 
 if TYPE_CHECKING:
-    from delay_client import Client
+    from delay_client import Client, DelaywheelError, OutgoingItem, Receipt
 
 _FAILURES_SHOWN: Final = 10
-
+_AT_ONCE: Final = 500
+"""Messages that are sent, and not answered yet, at the most."""
+_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+"""Bytes of these, beyond which no further one is added."""
+_Message = TypeVar("_Message")
 _Answer = TypeVar("_Answer")
 
 
@@ -70,3 +74,41 @@ def fail_if_any(errors: Sequence[Exception], count: int) -> None:
     if len(reasons) > _FAILURES_SHOWN:
         shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"
     raise Failure(shown, code)
+
+
+async def send_at_rate(
+    client: "Client",
+    messages: Iterator[_Message],
+    item_of: "Callable[[_Message], OutgoingItem]",
+    on_answers: "Callable[[Sequence[_Message], Sequence[Receipt | DelaywheelError]], bool]",
+    *,
+    rate: int,
+    timeout_s: float | None = None,
+) -> None:
+    """Send messages, at most `rate` a second, some at a time.
+
+    on_answers: is handed some messages and what became of each before the next are sent, and says
+    whether to go on.
+    """
+    import anyio
+    import anyio.to_thread
+
+    def some() -> "tuple[list[_Message], list[OutgoingItem]]":
+        found, items, size = [], [], 0
+        for one in messages:
+            found.append(one)
+            items.append(item_of(one))
+            size += len(items[-1].data)
+            if len(found) >= min(rate, _AT_ONCE) or size >= _BYTES_AT_ONCE:
+                break
+        return found, items
+
+    while True:
+        began = anyio.current_time()
+        found, items = await anyio.to_thread.run_sync(some)
+        if not found:
+            return
+        answers = await client.send_items(items, timeout=timeout_s)
+        if not await anyio.to_thread.run_sync(on_answers, found, answers):
+            return
+        await anyio.sleep(max(0.0, began + len(found) / rate - anyio.current_time()))

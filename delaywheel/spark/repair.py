@@ -6,11 +6,12 @@ import signal
 import socket
 import sys
 import time
-import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -18,18 +19,19 @@ import click
 from delaywheel.shared.failures import Failure, failure_of
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY
-from delaywheel.shared.sending import client_of
+from delaywheel.shared.sending import client_of, send_at_rate
 from delaywheel.spark.sources import RootType, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
-    from spark_tools.repair.repair import LeftOut, Message, RepairRequest, Sent
-    from spark_tools.repair.resender import Outcome, Run
+    from delay_client import Client, DelaywheelError, OutgoingItem, Receipt
+    from spark_tools.repair.repair import LeftOut, Message, RepairRequest
+    from spark_tools.repaired.repair_audit import Answer, Audit
+    from spark_tools.repaired.repairs import Repairs
 
 _EXAMPLES = 5
 """Messages, reasons and unreadable findings that are shown."""
 _SUBJECTS = 10
-_PROGRESS_S = 5.0
 
 
 @click.command(cls=Verdicts)
@@ -120,27 +122,34 @@ def repair(
         raise click.UsageError("give --root or --manifest: messages are read again from the logs")
     with extra_required():
         from spark_tools.files.errors import ReconcileError
-        from spark_tools.repair.repair import Repair
+        from spark_tools.repair.repair import Repair, Sent
+        from spark_tools.repaired.repair_audit import Audit
     from storage.disk.errors import StorageError
 
     request = _request(missing=missing, final=final, max_age=max_age)
     told = _Told()
     try:
-        sent = _sent_before(audit_file)
+        before = _before(audit_file)
         sources = sources_of(roots, manifests, 0, is_final=request.final)
-        found = Repair(sources, request, sent).messages(details)
+        found = Repair(sources, request, Sent.of(before)).messages(details)
+        to_send = _to_send(found, told)
         if not send:
-            _list(found, told)
+            for one in to_send:
+                told.add(one)
+            told.print()
+            click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
             sys.exit(told.exit_code())
         assert audit_file is not None
-        run = _run_of(details, request, to=metas or nodes, rate=rate, timeout=timeout)
-        outcome = _send(run, audit_file, sent, found, told, is_meta=bool(metas))
+        client = client_of(nodes, metas, "--meta" if metas else "--node")
+        with Audit(audit_file) as audit:
+            sending = _Sending(told, audit)
+            sending.run(client, to_send, rate=rate, timeout=timeout)
     except (ReconcileError, StorageError, OSError) as error:
         failure = failure_of(error)
         raise Failure(failure.message if failure else str(error), ERROR) from error
     told.print()
-    _print_outcome(outcome)
-    sys.exit(told.exit_code(outcome))
+    sending.print()
+    sys.exit(told.exit_code(sending))
 
 
 def _require_ways_to_send(
@@ -166,111 +175,144 @@ def _request(*, missing: bool, final: bool, max_age: timedelta | None) -> "Repai
     )
 
 
-def _run_of(
-    details: Path,
-    request: "RepairRequest",
-    *,
-    to: tuple[str, ...],
-    rate: int,
-    timeout: timedelta | None,
-) -> "Run":
-    """Return a new run, as the audit will know it."""
-    from spark_tools.repair.resender import Run
-
-    return Run(
-        run=str(uuid.uuid4()),
-        who=_who(),
-        to=to,
-        kinds=tuple(request.kinds),
-        details=str(details),
-        rate=rate,
-        timeout_s=None if timeout is None else timeout.total_seconds(),
-    )
-
-
-def _list(found: Iterator["Message | LeftOut"], told: "_Told") -> None:
-    """Print what would be sent."""
-    for one in found:
-        told.add(one)
-    told.print()
-    click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
-
-
-def _sent_before(audit_file: Path | None) -> "Sent":
+def _before(audit_file: Path | None) -> "Repairs":
     """Return what earlier runs with this audit have sent; warn of lines that are damaged."""
-    from spark_tools.repair.resender import read_sent
-    from spark_tools.repaired.repair_audit import read_audit
+    from spark_tools.repaired.repairs import read_repairs
 
-    lines = read_audit(audit_file) if audit_file is not None and audit_file.exists() else iter(())
-    sent, counts = read_sent(lines)
-    if counts["damaged"]:
+    is_there = audit_file is not None and audit_file.exists()
+    found = read_repairs([audit_file] if audit_file is not None and is_there else [])
+    if found.damaged_lines:
         click.echo(
-            f"Warning: {counts['damaged']:,} lines of {audit_file} are damaged: what they tell "
+            f"Warning: {found.damaged_lines:,} lines of {audit_file} are damaged: what they tell "
             "of may be sent again",
             err=True,
         )
-    return sent
+    return found
 
 
-def _send(
-    run: "Run",
-    audit_file: Path,
-    sent: "Sent",
-    found: Iterator["Message | LeftOut"],
-    told: "_Told",
-    *,
-    is_meta: bool,
-) -> "Outcome":
-    """Send the messages. A signal stops it after the requests in flight, a second one at once."""
-    import anyio
+def _to_send(found: Iterator["Message | LeftOut"], told: "_Told") -> Iterator["Message"]:
+    """Yield the messages to send, and count what is left out."""
+    from spark_tools.repair.repair import LeftOut
 
-    from spark_tools.repair.resender import Resender, Stop
-    from spark_tools.repaired.repair_audit import Audit
-
-    servers, metas, hint = ((), run.to, "--meta") if is_meta else (run.to, (), "--node")
-    client = client_of(servers, metas, hint)
-
-    def each() -> Iterator["Message | LeftOut"]:
-        for one in found:
-            told.add(one)
+    for one in found:
+        if isinstance(one, LeftOut):
+            told.leave_out(one)
+        else:
             yield one
 
-    progress = _Progress()
 
-    async def watch(scope: anyio.CancelScope, stop: Stop) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for number in signals:
-                if stop.why:
-                    scope.cancel()
-                stop.ask(signal.Signals(number).name)
-                click.echo("stopping after the requests in flight; once more stops now", err=True)
+class _Sending:
+    """Sends messages, writes down what became of each, and counts it."""
 
-    async def main() -> "Outcome":
-        resender, stop = Resender(run, client, audit, sent, _now_ms), Stop()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch, tasks.cancel_scope, stop)
+    def __init__(self, told: "_Told", audit: "Audit") -> None:
+        self.counts: Counter[str] = Counter()
+        self.stopped = ""
+        """Why it stopped before the end; empty if it did not."""
+        self._told = told
+        self._audit = audit
+        self._reasons: Counter[str] = Counter()
+        self._who = _who()
+
+    def run(
+        self,
+        client: "Client",
+        messages: Iterator["Message"],
+        *,
+        rate: int,
+        timeout: timedelta | None,
+    ) -> None:
+        """Send. A signal stops it after the requests in flight, a second one at once."""
+        import anyio
+
+        async def main() -> None:
             async with client:
-                await resender.send(
-                    each(), on_left_out=lambda _: None, on_progress=progress.show, stop=stop
+                await send_at_rate(
+                    client,
+                    messages,
+                    self._item,
+                    self._note,
+                    rate=rate,
+                    timeout_s=None if timeout is None else timeout.total_seconds(),
                 )
-            tasks.cancel_scope.cancel()
-        resender.outcome.stopped = stop.why
-        return resender.outcome
 
-    with Audit(audit_file) as audit:
-        return anyio.run(main)
+        before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            anyio.run(main)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        self.stopped = signal.Signals(number).name
+        signal.signal(number, signal.SIG_DFL)
+        click.echo("stopping after the requests in flight; once more stops now", err=True)
 
-class _Progress:
-    """Prints the counts of a repair every few seconds."""
+    def _item(self, message: "Message") -> "OutgoingItem":
+        from delay_client import OutgoingItem
 
-    def __init__(self) -> None:
-        self._told_s = time.monotonic()
+        self._told.add(message)
+        return OutgoingItem(message.subject, message.item)
 
-    def show(self, outcome: "Outcome") -> None:
-        if time.monotonic() - self._told_s >= _PROGRESS_S:
-            self._told_s = time.monotonic()
-            click.echo(_results(outcome), err=True)
+    def _note(
+        self, messages: Sequence["Message"], answers: "Sequence[Receipt | DelaywheelError]"
+    ) -> bool:
+        """Write down what became of messages; return whether to go on."""
+        lines = [self._answer(*both) for both in zip(messages, answers, strict=True)]
+        self._audit.append(lines)
+        results = Counter(line.result for line in lines)
+        self.counts.update(results)
+        self._reasons.update(line.reason for line in lines if line.reason is not None)
+        if results["unanswered"] == len(lines):
+            self.stopped = self.stopped or "nobody takes messages"
+        return not self.stopped
+
+    def _answer(self, message: "Message", outcome: "Receipt | DelaywheelError") -> "Answer":
+        from delay_client import FatalError, Receipt
+        from spark_tools.repaired.repair_audit import (
+            ACCEPTED,
+            KNOWN,
+            REFUSED,
+            UNANSWERED,
+            Answer,
+        )
+
+        wanted, reason = message.wanted, None
+        if isinstance(outcome, Receipt):
+            result = KNOWN if outcome.duplicate else ACCEPTED
+            if outcome.duplicate:
+                reason = "the node says that it has the message, which may be the lost one"
+        else:
+            result = REFUSED if isinstance(outcome, FatalError) else UNANSWERED
+            reason = str(outcome)
+        return Answer(
+            at_ms=_now_ms(),
+            who=self._who,
+            kind=wanted.kind,
+            cluster=wanted.cluster,
+            group=wanted.group,
+            log_uuid=message.log_uuid,
+            sequence=wanted.sequence,
+            filed_minute=wanted.filed_minute,
+            message_id=message.message_id,
+            subject=message.subject,
+            due_ms=wanted.due_ms,
+            result=result,
+            by=outcome.server,
+            reason=reason,
+        )
+
+    def print(self) -> None:
+        """Print what became of the messages."""
+        from delay_protocol.basics.printable import printable
+
+        results = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        click.echo(results or "none sent")
+        for reason, count in self._reasons.most_common(_EXAMPLES):
+            click.echo(printable(f"{count:,} times: {reason}"), err=True)
+        if self.stopped:
+            click.echo(f"stopped: {self.stopped}; run it again with the same --audit", err=True)
 
 
 class _Told:
@@ -281,40 +323,38 @@ class _Told:
         self.size = 0
         self.kinds: Counter[str] = Counter()
         self.subjects: Counter[str] = Counter()
-        self.due: list[int] = []
-        """The earliest and the latest due time."""
         self.examples: list[Message] = []
         self.left_out: Counter[str] = Counter()
         self.is_owed = False
         self.unreadable = 0
         self.unreadable_examples: list[LeftOut] = []
 
-    def add(self, one: "Message | LeftOut") -> None:
-        """Count a message that is to be sent, or was left out."""
-        from spark_tools.repair.repair import LeftOut, Why
+    def leave_out(self, one: "LeftOut") -> None:
+        """Count a message that is not to be sent."""
+        from spark_tools.repair.repair import Why
 
-        if isinstance(one, LeftOut):
-            if one.why is Why.UNREADABLE:
-                self.unreadable += 1
-                if self.unreadable <= _EXAMPLES:
-                    self.unreadable_examples.append(one)
-            else:
-                self.left_out[one.why.value] += 1
-                self.is_owed |= not one.why.is_done
-            return
+        if one.why is Why.UNREADABLE:
+            self.unreadable += 1
+            if self.unreadable <= _EXAMPLES:
+                self.unreadable_examples.append(one)
+        else:
+            self.left_out[one.why.value] += 1
+            self.is_owed |= not one.why.is_done
+
+    def add(self, one: "Message") -> None:
+        """Count a message that is to be sent."""
         self.count += 1
         self.size += len(one.item)
         self.kinds[one.wanted.kind] += 1
         self.subjects[one.subject] += 1
-        self.due = [min([one.wanted.due_ms, *self.due]), max([one.wanted.due_ms, *self.due])]
         if self.count <= _EXAMPLES:
             self.examples.append(one)
 
-    def exit_code(self, outcome: "Outcome | None" = None) -> int:
+    def exit_code(self, sending: _Sending | None = None) -> int:
         """Return the exit code of the command."""
         if self.unreadable:
             return 2
-        if outcome is not None and (outcome.stopped or outcome.counts["accepted"] < self.count):
+        if sending is not None and (sending.stopped or sending.counts["accepted"] < self.count):
             return 1
         return 1 if self.is_owed else 0
 
@@ -326,13 +366,10 @@ class _Told:
         click.echo(
             f"{self.count:,} messages to send, {self.size:,} bytes{': ' if kinds else ''}{kinds}"
         )
-        if self.count:
-            first, last = map(_time, self.due)
-            click.echo(f"due {first} to {last}" if first != last else f"due {first}")
-            for subject, count in self.subjects.most_common(_SUBJECTS):
-                click.echo(f"  {count:>10,}  {printable(subject)}")
-            if len(self.subjects) > _SUBJECTS:
-                click.echo(f"  and {len(self.subjects) - _SUBJECTS:,} more subjects")
+        for subject, count in self.subjects.most_common(_SUBJECTS):
+            click.echo(f"  {count:>10,}  {printable(subject)}")
+        if len(self.subjects) > _SUBJECTS:
+            click.echo(f"  and {len(self.subjects) - _SUBJECTS:,} more subjects")
         for message in self.examples:
             wanted = message.wanted
             line = (
@@ -357,20 +394,6 @@ class _Told:
             click.echo(f"and {more:,} more that cannot be read", err=True)
 
 
-def _print_outcome(outcome: "Outcome") -> None:
-    from delay_protocol.basics.printable import printable
-
-    click.echo(_results(outcome))
-    for reason, count in outcome.reasons.most_common(_EXAMPLES):
-        click.echo(printable(f"{count:,} times: {reason}"), err=True)
-    if outcome.stopped:
-        click.echo(f"stopped: {outcome.stopped}; run it again with the same --audit", err=True)
-
-
-def _results(outcome: "Outcome") -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in outcome.counts.items()) or "none sent"
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -380,8 +403,7 @@ def _time(ms: int) -> str:
 
 
 def _who() -> str:
-    try:
+    user = f"uid {os.getuid()}"
+    with suppress(KeyError, OSError):
         user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"uid {os.getuid()}"
     return f"{user}@{socket.gethostname()}"

@@ -1,7 +1,6 @@
-"""Lost messages, sent again.
+"""What a repair sends.
 
-    repair      what is sent
-    resender    sends it, and writes the audit
+    repair      lost messages, read again and checked
 
 Imported by delaywheel.
 """

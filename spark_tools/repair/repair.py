@@ -25,7 +25,7 @@ from spark_tools.files.columns import Int64s, ints, sift
 from spark_tools.files.errors import ReconcileError
 from spark_tools.judge.account import FINDINGS_SCHEMA
 from spark_tools.judge.tasks import Cover, Extent
-from spark_tools.repaired.repairs import LOST, MISSING, LogName
+from spark_tools.repaired.repairs import LOST, MISSING, LogName, Repairs
 from spark_tools.run.plan import Source, extents_of, logs_of, node_of
 from storage.batch.batches import Damage
 from storage.batch.item_formats import qmq_names
@@ -134,6 +134,16 @@ class Sent:
         found = self._logs.get((log, kind))
         return found is not None and sequence in found
 
+    @classmethod
+    def of(cls, repairs: Repairs) -> "Sent":
+        """Return what audits say was acknowledged."""
+        sent = cls()
+        for kind, logs in ((LOST, repairs.rows), (MISSING, repairs.records)):
+            for log, known in logs.items():
+                for sequence in known.sequence.tolist():
+                    sent.add(log, kind, sequence)
+        return sent
+
 
 def findings_to_repair(details: Path, kinds: Collection[str]) -> Iterator[list[Wanted]]:
     """Yield the findings of these classes, some at a time, those of one file together.
@@ -183,7 +193,7 @@ class Repair:
     """Reads the messages of findings again, and decides which of them to send."""
 
     def __init__(self, sources: Sequence[Source], request: RepairRequest, before: Sent) -> None:
-        """before: what was acknowledged already; it is asked, and may grow meanwhile."""
+        """before: what was acknowledged already."""
         self._request = request
         self._before = before
         self._taken = Sent()

@@ -1,13 +1,8 @@
-"""The audit of repairs: a file of JSON lines that says of each message what was done with it.
+"""The audit of repairs: a file of JSON lines, each of which says what became of a message.
 
-    begin    a run: who, when, where to, which classes
-    intent   a message is about to be sent; on disk before it is
-    answer   what became of that
-    end      how a run ended
-
-Each line ends with a CRC of its own (zlib.crc32, eight hex digits, of all that stands before
-`,"crc"`). What a crash has left of the last line is cut off when the file is opened again: nothing
-was done yet that it would tell of.
+Lines are on disk before the next messages are sent. Each ends with a CRC of its own (zlib.crc32,
+eight hex digits, of all that stands before `,"crc"`). What a crash has left of the last line is cut
+off when the file is opened again: what it would have told of is sent once more.
 """
 
 import contextlib
@@ -24,8 +19,6 @@ from spark_tools.files.errors import ReconcileError
 from storage.disk.disk import DirectoryDisk, File
 from storage.disk.errors import DataDirectoryError
 
-AUDIT_SCHEMA: Final = 1
-"""Counted up when a reader of an older version would misunderstand a newer one."""
 ACCEPTED: Final = "accepted"
 KNOWN: Final = "known"
 REFUSED: Final = "refused"
@@ -37,31 +30,13 @@ _LINE_MAX: Final = 16 * 1024 * 1024
 _CRC: Final = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
 
 
-class _Line(msgspec.Struct, kw_only=True):
-    """What all lines have. The first field is what the files' reader finds lines by."""
+class Answer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What became of a message of an old log that was sent again."""
 
     at_ms: int
     """Wall clock."""
-    what: str
-    run: str
-    """The id of the run."""
-
-
-class Begin(_Line, kw_only=True):
-    """A run begins."""
-
     who: str
     """User and host."""
-    to: list[str]
-    kinds: list[str]
-    rate: int
-    details: str
-    schema: int = AUDIT_SCHEMA
-
-
-class _OfMessage(_Line, kw_only=True):
-    """What lines about a message of an old log have."""
-
     kind: str
     """`lost` or `missing`."""
     cluster: str
@@ -70,43 +45,14 @@ class _OfMessage(_Line, kw_only=True):
     sequence: int
     filed_minute: int
     message_id: str
-
-
-class Intent(_OfMessage, kw_only=True):
-    """A message is about to be sent."""
-
     subject: str
     due_ms: int
-    size: int
-    node: str
-    file: str
-    position: int
-
-
-class Answer(_OfMessage, kw_only=True):
-    """What became of it. result: `accepted`, `known`, `refused` or `unanswered`."""
-
     result: str
+    """`accepted`, `known`, `refused` or `unanswered`."""
     by: str | None
     """The node that answered, or was asked last."""
-    tries: int
     reason: str | None
-
-
-class End(_Line, kw_only=True):
-    """A run is over. why: `done`, or what stopped it."""
-
-    why: str
-    counts: dict[str, int]
-
-
-Line = Begin | Intent | Answer | End
-_KINDS: Final[dict[str, type[Line]]] = {
-    "begin": Begin,
-    "intent": Intent,
-    "answer": Answer,
-    "end": End,
-}
+    crc: str = ""
 
 
 class Audit:
@@ -165,7 +111,7 @@ class Audit:
             file.sync()
             self._end = begin
 
-    def append(self, lines: Sequence[_Line]) -> None:
+    def append(self, lines: Sequence[Answer]) -> None:
         """Write lines; they are on disk when this returns. StorageError if they cannot be."""
         if not lines:
             return
@@ -176,11 +122,10 @@ class Audit:
         self._end += len(data)
 
 
-def read_audit(path: Path) -> Iterator[Line | None]:
+def read_audit(path: Path) -> Iterator[Answer | None]:
     """Yield the lines of an audit; None for what is none. A torn last line is left out.
 
-    Raises ReconcileError for what is no audit of repairs, or one of a newer schema, StorageError or
-    OSError.
+    Raises ReconcileError for what is no audit of repairs, StorageError or OSError.
     """
     disk = DirectoryDisk(path.parent)
     file = disk.open_read(path.name)
@@ -204,8 +149,8 @@ def read_audit(path: Path) -> Iterator[Line | None]:
         file.close()
 
 
-def _encoded(line: _Line) -> bytes:
-    body = msgspec.json.encode(line)[:-1]
+def _encoded(line: Answer) -> bytes:
+    body = msgspec.json.encode(msgspec.structs.replace(line, crc="")).removesuffix(b',"crc":""}')
     return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
 
 
@@ -214,16 +159,10 @@ def _is_whole(line: bytes) -> bool:
     return found is not None and zlib.crc32(line[: found.start()]) == int(found[1], 16)
 
 
-def _decoded(text: bytes, path: Path) -> Line:
+def _decoded(text: bytes, path: Path) -> Answer:
     try:
-        kind = _KINDS.get(msgspec.json.decode(text, type=_Line).what)
-        if kind is None:
-            raise ReconcileError(f"{path} is no audit of repairs, or one of a newer version")
-        line = msgspec.json.decode(text, type=kind)
+        return msgspec.structs.replace(msgspec.json.decode(text, type=Answer), crc="")
     except msgspec.DecodeError as error:
-        raise ReconcileError(f"{path} is no audit of repairs: {error}") from error
-    if isinstance(line, Begin) and line.schema != AUDIT_SCHEMA:
         raise ReconcileError(
-            f"{path} is an audit of schema {line.schema}, this version knows {AUDIT_SCHEMA}"
-        )
-    return line
+            f"{path} is no audit of repairs, or one of another version: {error}"
+        ) from error

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_tools.files.columns import Int64s
-from spark_tools.repaired.repair_audit import ACCEPTED, Answer, read_audit
+from spark_tools.repaired.repair_audit import ACCEPTED, read_audit
 
 LOST: Final = "lost"
 MISSING: Final = "missing"
@@ -98,7 +98,7 @@ def read_repairs(audits: Iterable[Path]) -> Repairs:
         for line in read_audit(path):
             if line is None:
                 damaged += 1
-            elif isinstance(line, Answer) and line.kind in found and line.result == ACCEPTED:
+            elif line.kind in found and line.result == ACCEPTED:
                 log = LogName(line.cluster, line.group, line.log_uuid)
                 minutes, sequences = found[line.kind][log]
                 minutes.append(line.filed_minute)

@@ -159,7 +159,10 @@ class FakeClient:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def send_items(self, items: Iterable[OutgoingItem]) -> list[Outcome]:
+    async def send_items(
+        self, items: Iterable[OutgoingItem], *, timeout: float | None  # noqa: ASYNC109 (the client's)
+    ) -> list[Outcome]:
+        assert timeout is None
         outcomes: list[Outcome] = []
         for item in items:
             # As the real one does: it has its own rules.

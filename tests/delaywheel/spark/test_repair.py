@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from delaywheel.main import main
-from spark_tools.repaired.repair_audit import Answer, End, Intent, read_audit
+from spark_tools.repaired.repair_audit import Answer, read_audit
 from spark_tools.run.plan import Source
 from storage.readers.manifest import encode_manifest
-from tests.delay_client.conftest import ScriptedServer
+from tests.delay_client.conftest import DROP, SILENCE, Request, ScriptedServer
 from tests.delay_client.fake_meta import FakeMeta, group
 from tests.delaywheel.endings import done, refused
 from tests.processes.real_processes import ROOT
@@ -140,6 +140,46 @@ def test_what_is_no_audit_or_no_result_is_an_error(tmp_path: Path) -> None:
     assert invoke(*options).exit_code == 3
 
 
+def test_what_is_not_acknowledged_is_sent_again_and_nothing_else(
+    node: ScriptedServer, tmp_path: Path
+) -> None:
+    builder = sealed_builder(lost=5)
+    _, options = lost(tmp_path, builder)
+    names = [f"id-{one.sequence}" for one in builder.messages[:5]]
+
+    def some(request: Request) -> bytes:
+        return request.fail_items(
+            (names[1], 3, "no"), (names[2], 2, "known"), (names[3], 1, "busy")
+        )
+
+    to = ("--audit", str(tmp_path / "a"), "--send", "--timeout", "1s")
+    first = ScriptedServer(some)
+    try:
+        found = invoke(*options, "--node", first.address, *to)
+    finally:
+        first.close()
+    assert found.exit_code == 1
+    assert "2 accepted, 1 refused, 1 known, 1 unanswered" in found.output
+    done(invoke(*options, "--node", node.address, *to))
+    sent = [item for request in node.requests for item in request.items]
+    assert sent == [one.item for one in builder.messages[1:4]]
+
+
+@pytest.mark.parametrize("answer", [SILENCE, DROP])
+def test_it_stops_where_nobody_takes_anything(answer: bytes, tmp_path: Path) -> None:
+    _, options = lost(tmp_path, sealed_builder(lost=30, count=30))
+    node = ScriptedServer(lambda _: answer)
+    to = ("--node", node.address, "--audit", str(tmp_path / "a"), "--send")
+    try:
+        found = invoke(*options, *to, "--rate", "10", "--timeout", "500ms")
+    finally:
+        node.close()
+    assert found.exit_code == 1
+    assert "10 unanswered" in found.output
+    assert "stopped: nobody takes messages; run it again with the same --audit" in found.output
+    assert all(one is not None and one.result == "unanswered" for one in read_audit(tmp_path / "a"))
+
+
 @pytest.mark.process
 @pytest.mark.long
 def test_a_signal_ends_it_when_all_that_was_sent_is_answered(
@@ -166,9 +206,5 @@ def test_a_signal_ends_it_when_all_that_was_sent_is_answered(
         process.kill()
     assert process.returncode == 1, said
     assert "stopped: SIGTERM" in said
-    lines = list(read_audit(audit))
-    answers = [one for one in lines if isinstance(one, Answer)]
-    assert 0 < len(answers) == sum(isinstance(one, Intent) for one in lines) < 40
-    last = lines[-1]
-    assert isinstance(last, End)
-    assert last.why == "SIGTERM"
+    sent = [item for request in node.requests for item in request.items]
+    assert 0 < len(list(read_audit(audit))) == len(sent) < 40

@@ -23,7 +23,7 @@ from spark_tools.hours.state_directory import (
     hour_of_name,
 )
 from spark_tools.judge.account import FACT_CLASSES, STATES
-from spark_tools.repaired.repair_audit import Answer, Audit, Intent
+from spark_tools.repaired.repair_audit import Answer, Audit
 from spark_tools.repaired.repairs import Repairs, read_repairs
 from spark_tools.run.local import local_engine
 from spark_tools.run.plan import Request, Source, make_plan
@@ -32,7 +32,7 @@ from spark_tools.run.report import encode_report, report
 from tests.seeds import each_seed
 from tests.spark_tools.growing_worlds import FAULTS, Life, Row
 from tests.spark_tools.hours_rig import HOURLY, Watcher, named
-from tests.spark_tools.repaired.test_repair_audit import answer, intent
+from tests.spark_tools.repaired.test_repair_audit import answer
 from tests.spark_tools.worlds import T0, TOTALS
 
 HOUR_TOTALS = (*TOTALS, "records")
@@ -505,26 +505,22 @@ def test_names_of_hours_are_read_and_others_are_not_ours() -> None:
 # -- hours that are repaired afterwards -------------------------------------------------------
 
 
-def lines_of(watcher: Watcher, outcome: Outcome, source: Source) -> Iterator[list[Intent | Answer]]:
+def lines_of(watcher: Watcher, outcome: Outcome, source: Source) -> Iterator[Answer]:
     """Yield what an audit says of each repair: of what is lost and missing."""
-    whose = {"log_uuid": source.manifest.log_uuid}
     for entry in outcome.done:
         for row in watcher.table(entry, "findings").to_pylist():
-            kind, known = row["class"], dict[str, Any](whose)
-            if kind not in {"lost", "missing"}:
-                continue
-            known |= {name: row[name] for name in ("filed_minute", "message_id")}
-            yield [
-                msgspec.structs.replace(
-                    intent(row["sequence"], kind), due_ms=row["due_ms"], **known
-                ),
-                msgspec.structs.replace(answer(row["sequence"], kind=kind), **known),
-            ]
+            if row["class"] in {"lost", "missing"}:
+                yield msgspec.structs.replace(
+                    answer(row["sequence"], kind=row["class"]),
+                    log_uuid=source.manifest.log_uuid,
+                    filed_minute=row["filed_minute"],
+                    message_id=row["message_id"],
+                )
 
 
-def audited(path: Path, repairs: list[list[Intent | Answer]]) -> Repairs:
+def audited(path: Path, lines: list[Answer]) -> Repairs:
     with Audit(path) as audit:
-        audit.append([line for lines in repairs for line in lines])
+        audit.append(lines)
     return read_repairs([path])
 
 
@@ -538,7 +534,7 @@ def test_what_is_repaired_afterwards_is_as_if_it_had_been_known(seed: int, tmp_p
     every = [one for one in lines_of(watcher, outcome, source) if chance.random() < 0.8]
     repairs = audited(tmp_path / "a", every)
     again = watcher.run(source, repairs=repairs)
-    hours = {lines[0].filed_minute // 60 * 60 for lines in every}
+    hours = {line.filed_minute // 60 * 60 for line in every}
     assert {entry.hour for entry in again.done} == hours, "no other hour is done once more"
     knowing = Watcher(tmp_path / "knowing")
     knowing.run(source, repairs=repairs)
@@ -560,7 +556,7 @@ def test_an_hour_of_which_a_segment_was_deleted_stays_what_it_was(tmp_path: Path
     watcher = Watcher(tmp_path / "state", replace(HOURLY, open_hours=10))
     outcome = watcher.run(source)
     every = list(lines_of(watcher, outcome, source))
-    assert {lines[0].filed_minute // 60 * 60 for lines in every} == {T0, T0 + 60}
+    assert {line.filed_minute // 60 * 60 for line in every} == {T0, T0 + 60}
     [first, *others] = source.manifest.sealed
     assert T0 <= first.start_minute < T0 + 60
     sealed = (msgspec.structs.replace(first, deleted=True), *others)

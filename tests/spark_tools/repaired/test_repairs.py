@@ -18,7 +18,7 @@ from spark_tools.run.reconcile import Result, Task, Verdict, reconcile
 from spark_tools.run.report import encode_report, report
 from storage.readers.manifest import Manifest
 from tests.spark_tools.repair_worlds import BEFORE, builder_of, run, sealed_builder
-from tests.spark_tools.repaired.test_repair_audit import answer, begin, intent
+from tests.spark_tools.repaired.test_repair_audit import answer
 
 
 def log_of(manifest: Manifest) -> LogName:
@@ -30,9 +30,10 @@ def answers(source: Source, kind: str, rows: Iterable[tuple[int, int]]) -> list[
     log = log_of(source.manifest)
     return [
         Answer(
-            at_ms=3, what="answer", run="r", kind=kind, cluster=log.cluster, group=log.group,
+            at_ms=3, who="me", kind=kind, cluster=log.cluster, group=log.group,
             log_uuid=log.log_uuid, sequence=sequence, filed_minute=minute, message_id="m",
-            result="accepted", by="a:1", tries=1, reason=None,
+            subject="s", due_ms=7,
+            result="accepted", by="a:1", reason=None,
         )
         for sequence, minute in rows
     ]  # fmt: skip
@@ -49,8 +50,8 @@ def audited(path: Path, lines: Sequence[Answer]) -> Repairs:
 
 def test_only_what_was_accepted_counts_each_once_by_log_and_class(tmp_path: Path) -> None:
     lines = [
-        begin(), intent(1), answer(25), answer(13), answer(13), answer(14, "known"),
-        answer(15, "refused"), answer(16, "unanswered"), intent(17), answer(18, kind=MISSING),
+        answer(25), answer(13), answer(13), answer(14, "known"),
+        answer(15, "refused"), answer(16, "unanswered"), answer(18, kind=MISSING),
         answer(19, group="h"),
     ]  # fmt: skip
     first, second = tmp_path / "a", tmp_path / "b"
