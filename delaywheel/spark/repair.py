@@ -1,6 +1,5 @@
 """`delaywheel spark repair`: lost messages go back in, with what their producers sent."""
 
-import getpass
 import os
 import signal
 import socket
@@ -8,8 +7,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -18,16 +17,19 @@ import click
 
 from delaywheel.shared.failures import Failure, failure_of
 from delaywheel.shared.options import option
-from delaywheel.shared.parameters import DELAY
+from delaywheel.shared.parameters import DELAY, MINUTE
 from delaywheel.shared.sending import client_of, send_at_rate
-from delaywheel.spark.sources import RootType, sources_of
+from delaywheel.spark.engines import EngineChoice, engine_options, running
+from delaywheel.spark.sources import reading, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
     from delay_client import Client, DelaywheelError, OutgoingItem, Receipt
-    from spark_tools.repair.repair import LeftOut, Message, RepairRequest
-    from spark_tools.repaired.repair_audit import Answer, Audit
+    from spark_tools.repair.repair import LeftOut, Message, Wanted
+    from spark_tools.repaired.repair_audit import Audit
     from spark_tools.repaired.repairs import Repairs
+    from spark_tools.run.plan import Request, Source
+    from spark_tools.run.reconcile import Engine
 
 _EXAMPLES = 5
 """Messages, reasons and unreadable findings that are shown."""
@@ -35,23 +37,9 @@ _SUBJECTS = 10
 
 
 @click.command(cls=Verdicts)
-@option(
-    "--details DIR",
-    "The directory of `spark reconcile --details`, with the findings to repair.",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-)
-@option(
-    "--root DATA_DIR...",
-    "The data directory of a node with findings, or the URI of a copy.",
-    to="roots",
-    type=RootType(),
-)
-@option(
-    "--manifest FILE[=DATA_DIR]...",
-    "A manifest of such a directory, as for `spark reconcile`.",
-    to="manifests",
-)
+@reading
+@option("--from TIME", "Start of the range: filed minutes.", to="from_minute", type=MINUTE)
+@option("--to TIME", "End of the range, exclusive.", to="to_minute", type=MINUTE)
 @option("--missing", "Also send records of the message_log that have no row in the schedule_log.")
 @option(
     "--final",
@@ -83,11 +71,13 @@ _SUBJECTS = 10
 )
 @option("--rate N>=1", "The most messages a second.", default=1000)
 @option("--timeout", "How long a message is tried.  [default: 15s]", type=DELAY)
+@engine_options
 def repair(
     *,
-    details: Path,
     roots: tuple[str, ...],
     manifests: tuple[str, ...],
+    from_minute: int | None,
+    to_minute: int | None,
     missing: bool,
     final: bool,
     max_age: timedelta | None,
@@ -97,12 +87,14 @@ def repair(
     audit_file: Path | None,
     rate: int,
     timeout: timedelta | None,
+    choice: EngineChoice,
 ) -> None:
     """Send lost messages again, with the same bytes, message id and due time.
 
+    Reconciles first, as `spark reconcile` does, and sends what is lost.
+
     A lost message is due already, so a delay server delivers it at once. An overdue message is
-    never sent, because its node will still deliver it. Each message is read again and checked, and
-    left out if it has a fact by now. Without --send nothing is sent.
+    never sent, because its node will still deliver it. Without --send nothing is sent.
 
     \b
     Exit codes: 0 nothing is left to do, 1 some messages were not accepted, will still be delivered
@@ -111,44 +103,47 @@ def repair(
 
     \b
     Examples:
-      delaywheel spark repair --details result --root data
-      delaywheel spark repair --details result --root data --node 127.0.0.1:20801 \\
-        --audit repairs.jsonl --send
+      delaywheel spark repair --root data
+      delaywheel spark repair --root data --node 127.0.0.1:20801 --audit repairs.jsonl --send
       delaywheel spark reconcile --root data --repairs repairs.jsonl
     """
     if send:
         _require_ways_to_send(audit_file, nodes, metas)
-    if not roots and not manifests:
-        raise click.UsageError("give --root or --manifest: messages are read again from the logs")
     with extra_required():
-        from spark_tools.files.errors import ReconcileError
-        from spark_tools.repair.repair import Repair, Sent
+        from spark_tools.files.errors import ReconcileError, SparkFailedError
+        from spark_tools.judge.tasks import FOREVER
         from spark_tools.repaired.repair_audit import Audit
+        from spark_tools.repaired.repairs import KINDS, LOST
+        from spark_tools.run.plan import Request
     from storage.disk.errors import StorageError
 
-    request = _request(missing=missing, final=final, max_age=max_age)
-    told = _Told()
+    request = Request(
+        from_minute=from_minute or 0,
+        to_minute=FOREVER if to_minute is None else to_minute,
+        final=final,
+    )
+    client = client_of(nodes, metas, "--meta" if metas else "--node") if send else None
+    told, sending = _Told(KINDS if missing else (LOST,), max_age), None
     try:
-        before = _before(audit_file)
-        sources = sources_of(roots, manifests, 0, is_final=request.final)
-        found = Repair(sources, request, Sent.of(before)).messages(details)
-        to_send = _to_send(found, told)
-        if not send:
-            for one in to_send:
-                told.add(one)
-            told.print()
-            click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
-            sys.exit(told.exit_code())
-        assert audit_file is not None
-        client = client_of(nodes, metas, "--meta" if metas else "--node")
-        with Audit(audit_file) as audit:
-            sending = _Sending(told, audit)
-            sending.run(client, to_send, rate=rate, timeout=timeout)
-    except (ReconcileError, StorageError, OSError) as error:
+        # Before it is read: what another repair sends meanwhile would be sent twice.
+        with Audit(audit_file) if send and audit_file else nullcontext() as audit:
+            sources = sources_of(roots, manifests, request.from_minute, is_final=final)
+            with running(choice) as engine:
+                found = told.find(sources, request, engine, _before(audit_file))
+            if client is None or audit is None:
+                for one in found:
+                    told.add(one)
+            else:
+                sending = _Sending(told, audit)
+                sending.run(client, found, rate=rate, timeout=timeout)
+    except (ReconcileError, SparkFailedError, StorageError, OSError) as error:
         failure = failure_of(error)
         raise Failure(failure.message if failure else str(error), ERROR) from error
     told.print()
-    sending.print()
+    if sending is None:
+        click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
+    else:
+        sending.print()
     sys.exit(told.exit_code(sending))
 
 
@@ -162,25 +157,11 @@ def _require_ways_to_send(
         raise click.UsageError("--send needs either --node or --meta")
 
 
-def _request(*, missing: bool, final: bool, max_age: timedelta | None) -> "RepairRequest":
-    """Return which findings are wanted: those due in the last `max_age`, by the clock as it is."""
-    from spark_tools.repair.repair import RepairRequest
-    from spark_tools.repaired.repairs import KINDS, LOST
-
-    now_ms = _now_ms()
-    return RepairRequest(
-        kinds=KINDS if missing else (LOST,),
-        final=final,
-        due_from_ms=None if max_age is None else now_ms - int(max_age.total_seconds() * 1000),
-    )
-
-
 def _before(audit_file: Path | None) -> "Repairs":
     """Return what earlier runs with this audit have sent; warn of lines that are damaged."""
     from spark_tools.repaired.repairs import read_repairs
 
-    is_there = audit_file is not None and audit_file.exists()
-    found = read_repairs([audit_file] if audit_file is not None and is_there else [])
+    found = read_repairs([audit_file] if audit_file and audit_file.exists() else [])
     if found.damaged_lines:
         click.echo(
             f"Warning: {found.damaged_lines:,} lines of {audit_file} are damaged: what they tell "
@@ -188,17 +169,6 @@ def _before(audit_file: Path | None) -> "Repairs":
             err=True,
         )
     return found
-
-
-def _to_send(found: Iterator["Message | LeftOut"], told: "_Told") -> Iterator["Message"]:
-    """Yield the messages to send, and count what is left out."""
-    from spark_tools.repair.repair import LeftOut
-
-    for one in found:
-        if isinstance(one, LeftOut):
-            told.leave_out(one)
-        else:
-            yield one
 
 
 class _Sending:
@@ -259,7 +229,10 @@ class _Sending:
         self, messages: Sequence["Message"], answers: "Sequence[Receipt | DelaywheelError]"
     ) -> bool:
         """Write down what became of messages; return whether to go on."""
-        lines = [self._answer(*both) for both in zip(messages, answers, strict=True)]
+        from spark_tools.repair.repair import answer_of
+
+        pairs = zip(messages, answers, strict=True)
+        lines = [answer_of(*both, who=self._who, at_ms=_now_ms()) for both in pairs]
         self._audit.append(lines)
         results = Counter(line.result for line in lines)
         self.counts.update(results)
@@ -267,41 +240,6 @@ class _Sending:
         if results["unanswered"] == len(lines):
             self.stopped = self.stopped or "nobody takes messages"
         return not self.stopped
-
-    def _answer(self, message: "Message", outcome: "Receipt | DelaywheelError") -> "Answer":
-        from delay_client import FatalError, Receipt
-        from spark_tools.repaired.repair_audit import (
-            ACCEPTED,
-            KNOWN,
-            REFUSED,
-            UNANSWERED,
-            Answer,
-        )
-
-        wanted, reason = message.wanted, None
-        if isinstance(outcome, Receipt):
-            result = KNOWN if outcome.duplicate else ACCEPTED
-            if outcome.duplicate:
-                reason = "the node says that it has the message, which may be the lost one"
-        else:
-            result = REFUSED if isinstance(outcome, FatalError) else UNANSWERED
-            reason = str(outcome)
-        return Answer(
-            at_ms=_now_ms(),
-            who=self._who,
-            kind=wanted.kind,
-            cluster=wanted.cluster,
-            group=wanted.group,
-            log_uuid=message.log_uuid,
-            sequence=wanted.sequence,
-            filed_minute=wanted.filed_minute,
-            message_id=message.message_id,
-            subject=message.subject,
-            due_ms=wanted.due_ms,
-            result=result,
-            by=outcome.server,
-            reason=reason,
-        )
 
     def print(self) -> None:
         """Print what became of the messages."""
@@ -318,7 +256,12 @@ class _Sending:
 class _Told:
     """A summary of a repair."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Sequence[str], max_age: timedelta | None) -> None:
+        """kinds: classes of findings to send, those due in the last `max_age`."""
+        self._kinds = kinds
+        self._due_from_ms = (
+            None if max_age is None else _now_ms() - int(max_age.total_seconds() * 1000)
+        )
         self.count = 0
         self.size = 0
         self.kinds: Counter[str] = Counter()
@@ -329,17 +272,35 @@ class _Told:
         self.unreadable = 0
         self.unreadable_examples: list[LeftOut] = []
 
-    def leave_out(self, one: "LeftOut") -> None:
-        """Count a message that is not to be sent."""
-        from spark_tools.repair.repair import Why
+    def find(
+        self, sources: "Sequence[Source]", request: "Request", engine: "Engine", before: "Repairs"
+    ) -> Iterator["Message"]:
+        """Reconcile, and return the messages to send; count what is left out as they are read."""
+        from spark_tools.repair.repair import found_in, messages_of
 
-        if one.why is Why.UNREADABLE:
-            self.unreadable += 1
-            if self.unreadable <= _EXAMPLES:
-                self.unreadable_examples.append(one)
-        else:
-            self.left_out[one.why.value] += 1
-            self.is_owed |= not one.why.is_done
+        result, findings = found_in(sources, request, engine, before)
+        totals = [group.account.totals for group in result.groups]
+        if sent := sum(one["repaired"] + one["repaired_records"] for one in totals):
+            self.left_out["were acknowledged before, by the audit"] = sent
+        if owed := result.findings["overdue"]:
+            self.is_owed = True
+            self.left_out["are still owed by their node, which will deliver them"] = owed
+        return self._without_left_out(
+            messages_of(sources, result, findings, kinds=self._kinds, due_from_ms=self._due_from_ms)
+        )
+
+    def _without_left_out(self, found: Iterator["Message | LeftOut"]) -> Iterator["Message"]:
+        from spark_tools.repair.repair import LeftOut, Why
+
+        for one in found:
+            if not isinstance(one, LeftOut):
+                yield one
+            elif one.why is Why.UNREADABLE:
+                self.unreadable += 1
+                if self.unreadable <= _EXAMPLES:
+                    self.unreadable_examples.append(one)
+            else:
+                self.left_out[one.why.value] += 1
 
     def add(self, one: "Message") -> None:
         """Count a message that is to be sent."""
@@ -361,6 +322,7 @@ class _Told:
     def print(self) -> None:
         """Print it."""
         from delay_protocol.basics.printable import printable
+        from spark_tools.files.times import time_text
 
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.items())
         click.echo(
@@ -368,42 +330,35 @@ class _Told:
         )
         for subject, count in self.subjects.most_common(_SUBJECTS):
             click.echo(f"  {count:>10,}  {printable(subject)}")
-        if len(self.subjects) > _SUBJECTS:
-            click.echo(f"  and {len(self.subjects) - _SUBJECTS:,} more subjects")
+        if (more := len(self.subjects) - _SUBJECTS) > 0:
+            click.echo(f"  and {more:,} more subjects")
         for message in self.examples:
-            wanted = message.wanted
-            line = (
-                f"{wanted.kind} {wanted.cluster}.{wanted.group} sequence {wanted.sequence}, "
-                f"{message.message_id}, {message.subject}, due {_time(wanted.due_ms)}, "
-                f"{wanted.file} at {wanted.position}"
+            said = (
+                f"{message.message_id}, {message.subject}, due {time_text(message.wanted.due_ms)}"
             )
-            click.echo(printable(line))
+            click.echo(printable(f"{_place(message.wanted)}: {said}"))
         if self.count > len(self.examples):
             click.echo(f"and {self.count - len(self.examples):,} more")
         for why, count in sorted(self.left_out.items()):
             click.echo(f"left out: {count:,} {why}")
         for one in self.unreadable_examples:
-            wanted = one.wanted
-            line = (
-                f"cannot be read: {wanted.kind} {wanted.cluster}.{wanted.group} {wanted.node} "
-                f"sequence {wanted.sequence}, {wanted.file} at {wanted.position}: {one.detail}"
-            )
-            click.echo(printable(line), err=True)
+            said = f"cannot be read: {_place(one.wanted)}: {one.detail}"
+            click.echo(printable(said), err=True)
         if self.unreadable > len(self.unreadable_examples):
             more = self.unreadable - len(self.unreadable_examples)
             click.echo(f"and {more:,} more that cannot be read", err=True)
+
+
+def _place(wanted: "Wanted") -> str:
+    return (
+        f"{wanted.kind} {wanted.cluster}.{wanted.group} {wanted.node} sequence {wanted.sequence}, "
+        f"{wanted.file} at {wanted.position}"
+    )
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _time(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
-
-
 def _who() -> str:
-    user = f"uid {os.getuid()}"
-    with suppress(KeyError, OSError):
-        user = getpass.getuser()
-    return f"{user}@{socket.gethostname()}"
+    return f"{os.environ.get('USER') or f'uid {os.getuid()}'}@{socket.gethostname()}"

@@ -245,7 +245,7 @@ class Proof:
 
     def _repair_words(self) -> tuple[str, ...]:
         root = str(self._node.data)
-        return "repair", "--details", str(self._details), "--root", root, "--missing"
+        return "repair", "--engine", "local", "--root", root, "--missing"
 
     def _kill_a_repair(self, rate: int, count: int) -> None:
         """Start a repair, and send it SIGKILL when about half of it is acknowledged."""

@@ -160,7 +160,10 @@ class FakeClient:
         pass
 
     async def send_items(
-        self, items: Iterable[OutgoingItem], *, timeout: float | None  # noqa: ASYNC109 (the client's)
+        self,
+        items: Iterable[OutgoingItem],
+        *,
+        timeout: float | None,  # noqa: ASYNC109 (the client's)
     ) -> list[Outcome]:
         assert timeout is None
         outcomes: list[Outcome] = []

@@ -18,13 +18,12 @@ from tests.delay_client.conftest import DROP, SILENCE, Request, ScriptedServer
 from tests.delay_client.fake_meta import FakeMeta, group
 from tests.delaywheel.endings import done, refused
 from tests.processes.real_processes import ROOT
-from tests.spark_tools.repair_worlds import run, sealed_builder
+from tests.spark_tools.repair_worlds import sealed_builder
 from tests.spark_tools.worlds import Builder
 
 
 def invoke(*options: str, command: str = "repair") -> Result:
-    engine = ["--engine", "local"] if command == "reconcile" else []
-    return CliRunner().invoke(main, ["spark", command, *engine, *options])
+    return CliRunner().invoke(main, ["spark", command, "--engine", "local", *options])
 
 
 @pytest.fixture
@@ -37,10 +36,9 @@ def node() -> Iterator[ScriptedServer]:
 def lost(root: Path, builder: Builder | None = None) -> tuple[Source, tuple[str, ...]]:
     """Write a world in which messages are lost; return it, and the options that name it."""
     source = (builder or sealed_builder(lost=3, missing=2)).build().written(root / "data")
-    run(source, root / "details")
     file = root / "manifest.json"
     file.write_bytes(encode_manifest(source.manifest))
-    return source, ("--details", str(root / "details"), "--manifest", f"{file}={source.root}")
+    return source, ("--manifest", f"{file}={source.root}")
 
 
 def test_without_send_it_only_says_what_it_would_do(tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def test_it_sends_each_message_once_and_reconciles_to_nothing(
     assert "0 messages to send" in found.output
     assert "left out: 5 were acknowledged before" in found.output
     assert len([item for request in node.requests for item in request.items]) == 5
-    found = done(invoke(*options[2:], "--repairs", str(audit), command="reconcile"))
+    found = done(invoke(*options, "--repairs", str(audit), command="reconcile"))
     assert "repaired 3" in found.output
 
 
@@ -102,13 +100,26 @@ def test_what_is_not_accepted_ends_with_1_and_why(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named_and_ends_with_2(node: ScriptedServer, tmp_path: Path) -> None:
-    source, options = lost(tmp_path)
+    builder = sealed_builder(lost=3)
+    builder.messages[0].subject = b"caf\xe9"
+    source, options = lost(tmp_path, builder)
     [seal] = source.manifest.sealed
-    Path(source.root, seal.file).unlink()
     to = ("--node", node.address, "--audit", str(tmp_path / "a"), "--send")
     for more in ((), to):
-        refused(invoke(*options, *more), 2, f"cannot be read: lost c.g n1 sequence 4, {seal.file}")
-    assert node.requests == []
+        refused(invoke(*options, *more), 2, f"cannot be read: lost c.g n1 sequence 2, {seal.file}")
+    assert len(node.requests) == 1, "the others are sent"
+
+
+def test_what_is_owed_and_what_is_outside_the_range_is_not_sent(tmp_path: Path) -> None:
+    builder = sealed_builder(lost=3)
+    builder.sealed.clear()
+    _, options = lost(tmp_path, builder)
+    found = invoke(*options)
+    assert found.exit_code == 1
+    assert "left out: 3 are still owed by their node" in found.output
+    assert "3 messages to send" in done(invoke(*options, "--final")).output
+    found = done(invoke(*options, "--final", "--from", "2013-11-27T00:00Z"))
+    assert "0 messages to send" in found.output
 
 
 @pytest.mark.parametrize(
@@ -126,7 +137,7 @@ def test_options_that_do_not_go_together_are_errors(
     monkeypatch.chdir(tmp_path)
     _, options = lost(tmp_path)
     refused(invoke(*options, *more), 3, said)
-    refused(invoke("--details", str(tmp_path)), 3, "--root or --manifest")
+    refused(invoke(), 3, "--root or --manifest")
 
 
 def test_what_is_no_audit_or_no_result_is_an_error(tmp_path: Path) -> None:
@@ -134,10 +145,8 @@ def test_what_is_no_audit_or_no_result_is_an_error(tmp_path: Path) -> None:
     audit = tmp_path / "a"
     audit.write_bytes(b'{"at_ms":1,"who":"alice"}\n')
     refused(invoke(*options, "--audit", str(audit)), 3, "no audit of repairs")
-    found = invoke(*options[2:], "--repairs", str(audit), command="reconcile")
+    found = invoke(*options, "--repairs", str(audit), command="reconcile")
     assert found.exit_code == 3
-    (tmp_path / "details" / "findings.parquet").unlink()
-    assert invoke(*options).exit_code == 3
 
 
 def test_what_is_not_acknowledged_is_sent_again_and_nothing_else(
@@ -189,7 +198,7 @@ def test_a_signal_ends_it_when_all_that_was_sent_is_answered(
     audit = tmp_path / "audit.jsonl"
     to = ("--node", node.address, "--audit", str(audit), "--rate", "2", "--send")
     process = subprocess.Popen(
-        [sys.executable, "-m", "delaywheel", "spark", "repair", *options, *to],
+        [sys.executable, "-m", "delaywheel", "spark", "repair", "--engine", "local", *options, *to],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

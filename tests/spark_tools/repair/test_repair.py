@@ -1,54 +1,58 @@
 """Promise: what is sent is what was lost, byte for byte; what is not whole, or not lost, is not."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_tools.files.errors import ReconcileError
 from spark_tools.judge.account import FINDINGS_SCHEMA
-from spark_tools.repair.repair import LeftOut, Message, Repair, RepairRequest, Sent, Why
-from spark_tools.repaired.repairs import KINDS, LOST, MISSING, LogName
+from spark_tools.repair import repair
+from spark_tools.repair.repair import LeftOut, Message, Why, messages_of
+from spark_tools.repaired.repairs import KINDS, LOST, LogName, Repaired, Repairs
+from spark_tools.run.local import local_engine
 from spark_tools.run.plan import Request, Source
+from spark_tools.run.reconcile import Result
 from storage.batch.facts import Outcome
-from storage.disk.spans import SegmentKey, Span
+from storage.readers.manifest import Fault
+from storage.state.checkpoint import CHECKPOINT_PATH
 from tests.seeds import examples
-from tests.spark_tools.repair_worlds import BEFORE, builder_of, run, sealed_builder
-from tests.spark_tools.worlds import FAULTS, T0, Builder, Fact
+from tests.spark_tools.repair_worlds import BEFORE, builder_of, sealed_builder
+from tests.spark_tools.worlds import FAULTS, Builder, Fact
 
 WHOLE = [one for one in FAULTS if one not in {"altered", "unlogged"}]
 """Faults that leave rows whole; those of the others are of other messages than they say."""
-EVERYTHING = RepairRequest(kinds=KINDS, final=True)
+Found = tuple[Result, pa.Table]
+
+
+def found_in(source: Source, *, final: bool = False, repairs: Repairs | None = None) -> Found:
+    return repair.found_in([source], Request(final=final), local_engine(1), repairs or Repairs())
 
 
 def repaired(
     source: Source,
-    details: Path,
-    request: RepairRequest = EVERYTHING,
-    sent: Sent | None = None,
+    found: Found | None = None,
+    *,
+    kinds: Sequence[str] = KINDS,
+    due_from_ms: int | None = None,
 ) -> tuple[list[Message], list[LeftOut]]:
-    found = list(Repair([source], request, sent or Sent()).messages(details))
+    result, findings = found or found_in(source)
+    every = list(messages_of([source], result, findings, kinds=kinds, due_from_ms=due_from_ms))
     return (
-        [one for one in found if isinstance(one, Message)],
-        [one for one in found if isinstance(one, LeftOut)],
+        [one for one in every if isinstance(one, Message)],
+        [one for one in every if isinstance(one, LeftOut)],
     )
 
 
 def whys(left: list[LeftOut]) -> Counter[Why]:
     return Counter(one.why for one in left)
-
-
-def log_of(source: Source) -> LogName:
-    manifest = source.manifest
-    return LogName(manifest.cluster, manifest.group, manifest.log_uuid)
 
 
 @examples(15)
@@ -63,22 +67,22 @@ def test_what_is_found_is_sent_byte_for_byte_and_once(
     with TemporaryDirectory() as root:
         builder = builder_of(seed, faults | {"no_fact", "missing"})
         source = builder.build().written(Path(root, "data"))
-        details = Path(root, "details")
-        run(source, details, Request(final=final))
-        findings = pq.read_table(details / "findings.parquet").to_pylist()
+        found = found_in(source, final=final)
         wanted = Counter(
-            (row["class"], row["sequence"]) for row in findings if row["class"] in KINDS
+            (row["class"], row["sequence"]) for row in found[1].to_pylist() if row["class"] in KINDS
         )
-        messages, left = repaired(source, details)
-        done = {Why.TWICE, Why.SETTLED}
+        messages, left = repaired(source, found)
+        is_complete = not found[0].problems
+        done = {Why.SETTLED} if is_complete else {Why.SETTLED, Why.UNREADABLE}
         assert whys(left).keys() <= done, left
+        assert is_complete or all(one.wanted.kind == LOST for one in messages)
         assert (
-            Counter((one.wanted.kind, one.wanted.sequence) for one in messages)
-            + Counter((one.wanted.kind, one.wanted.sequence) for one in left)
+            Counter(
+                (one.kind, one.sequence)
+                for one in [*(each.wanted for each in messages), *(each.wanted for each in left)]
+            )
             == wanted
         )
-        sequences = [(one.wanted.kind, one.wanted.sequence) for one in messages]
-        assert len(set(sequences)) == len(sequences)
         items = {one.sequence: one.item for one in builder.messages}
         assert all(one.item == items[one.wanted.sequence] for one in messages)
         # A message with a fact may have none of its own: a phantom's, or one that strayed.
@@ -91,61 +95,30 @@ def test_what_is_found_is_sent_byte_for_byte_and_once(
 def test_lost_is_sent_and_missing_only_if_asked_for(tmp_path: Path) -> None:
     builder = sealed_builder(lost=3, missing=2)
     source = builder.build().written(tmp_path / "data")
-    result = run(source, tmp_path / "details")
-    assert (result.findings["lost"], result.findings["missing"]) == (3, 2)
-    messages, left = repaired(source, tmp_path / "details", RepairRequest())
+    messages, left = repaired(source, kinds=(LOST,))
     assert [one.item for one in messages] == [one.item for one in builder.messages[2:5]]
     assert left == []
-    messages, _ = repaired(source, tmp_path / "details", RepairRequest(kinds=KINDS))
+    messages, _ = repaired(source)
     assert {one.item for one in messages} == {one.item for one in builder.messages[:5]}
     [one] = [one for one in messages if one.wanted.sequence == builder.messages[0].sequence]
     assert (one.subject, one.message_id) == (
         builder.messages[0].subject.decode(),
         f"id-{builder.messages[0].sequence}",
     )
-    assert one.log == log_of(source)
+    assert one.log_uuid == source.manifest.log_uuid
 
 
-def test_what_has_a_fact_or_a_row_by_now_is_left_out(tmp_path: Path) -> None:
-    run(sealed_builder(lost=3, missing=2).build().written(tmp_path / "then"), tmp_path / "details")
-    now = sealed_builder(lost=2, missing=0).build().written(tmp_path / "now")
-    messages, left = repaired(now, tmp_path / "details")
-    assert messages == []
-    assert whys(left) == {Why.SETTLED: 3, Why.FILED: 2}
-
-
-def test_what_a_record_before_the_end_of_the_log_settles_is_not_sent(tmp_path: Path) -> None:
-    builder = sealed_builder(lost=3)
-    run(builder.build().written(tmp_path / "then"), tmp_path / "details")
-    builder.unfiled = [
-        Fact(one.sequence, BEFORE, one.due_ms + 5, b"g1", Outcome.DELIVERED)
-        for one in builder.messages[:2]
-    ]
-    world = builder.build()
-    sequence = world.manifest.log_next_sequence - 1
-    world.manifest = msgspec.structs.replace(world.manifest, sequence=sequence)
-    source = world.written(tmp_path / "now")
-    _, left = repaired(source, tmp_path / "details")
-    settled = [one.wanted.sequence for one in left if one.why is Why.SETTLED]
-    assert settled == [one.sequence for one in builder.messages[:2]]
-    assert run(source, tmp_path / "again").findings["lost"] == 1
-
-
-@pytest.mark.parametrize("where", ["tail", "filed"])
+@pytest.mark.parametrize("where", ["log", "filed"])
 def test_a_fact_of_a_missing_record_is_enough(where: str, tmp_path: Path) -> None:
     builder = sealed_builder(lost=0, missing=1)
-    source = builder.build().written(tmp_path / "then")
-    run(source, tmp_path / "details")
     one = builder.messages[0]
     fact = Fact(one.sequence, BEFORE, one.due_ms + 1, b"g1", Outcome.DELIVERED)
-    if where == "tail":
+    if where == "log":
         builder.unfiled.append(fact)
     else:
         [facts] = builder.filed.values()
         facts.append(fact)
-        # Manifests name segments that are not sealed first: here one of a later minute.
-        builder.rows[SegmentKey(T0 + 3, Span.MINUTE)] = builder.messages[-1:]
-    messages, left = repaired(builder.build().written(tmp_path / "now"), tmp_path / "details")
+    messages, left = repaired(builder.build().written(tmp_path / "now"))
     assert messages == []
     assert whys(left) == {Why.SETTLED: 1}
 
@@ -154,13 +127,10 @@ def test_what_its_node_still_owes_is_sent_only_if_nothing_runs_any_more(tmp_path
     builder = sealed_builder(lost=3)
     builder.sealed.clear()
     source = builder.build().written(tmp_path / "data")
-    assert run(source, tmp_path / "details").findings["overdue"] == 3
-    assert repaired(source, tmp_path / "details") == ([], [])
-    assert run(source, tmp_path / "details", Request(final=True)).findings["lost"] == 3
-    messages, left = repaired(source, tmp_path / "details", RepairRequest())
-    assert messages == []
-    assert whys(left) == {Why.OWED: 3}
-    messages, _ = repaired(source, tmp_path / "details")
+    found = found_in(source)
+    assert found[0].findings["overdue"] == 3
+    assert repaired(source, found) == ([], [])
+    messages, _ = repaired(source, found_in(source, final=True))
     assert len(messages) == 3
 
 
@@ -171,38 +141,32 @@ def test_what_no_segment_has_yet_is_read_from_the_message_log(tmp_path: Path) ->
     builder.sealed.clear()
     builder.filed_sequence = 1
     source = builder.build().written(tmp_path / "data")
-    count = len(builder.messages)
-    assert run(source, tmp_path / "details", Request(final=True)).findings["lost"] == count
-    messages, left = repaired(source, tmp_path / "details")
+    messages, left = repaired(source, found_in(source, final=True))
     assert [one.item for one in messages] == [one.item for one in builder.messages]
     assert left == []
-    _, left = repaired(source, tmp_path / "details", RepairRequest())
-    assert whys(left) == {Why.OWED: count}
+    assert repaired(source) == ([], []), "it is overdue"
 
 
-def test_what_was_acknowledged_before_or_is_too_old_is_left_out(tmp_path: Path) -> None:
+def test_what_was_acknowledged_before_is_not_sent_and_what_is_too_old_left_out(
+    tmp_path: Path,
+) -> None:
     builder = sealed_builder(lost=3)
     source = builder.build().written(tmp_path / "data")
-    run(source, tmp_path / "details")
     first, second, third = builder.messages[:3]
-    sent = Sent()
-    sent.add(log_of(source), LOST, first.sequence)
-    sent.add(log_of(source), MISSING, second.sequence)
-    request = RepairRequest(due_from_ms=third.due_ms)
-    messages, left = repaired(source, tmp_path / "details", request, sent)
+    log = LogName(source.manifest.cluster, source.manifest.group, source.manifest.log_uuid)
+    known = Repaired.of(*(np.array([value], np.int64) for value in (BEFORE, first.sequence)))
+    found = found_in(source, repairs=Repairs(rows={log: known}))
+    messages, left = repaired(source, found, due_from_ms=third.due_ms)
     assert [one.wanted.sequence for one in messages] == [third.sequence]
-    assert {one.wanted.sequence: one.why for one in left} == {
-        first.sequence: Why.SENT_BEFORE,
-        second.sequence: Why.OLD,
-    }
+    assert {one.wanted.sequence: one.why for one in left} == {second.sequence: Why.OLD}
 
 
 # -- what cannot be read ----------------------------------------------------------------------
 
 
-def unreadable(source: Source, details: Path, *, count: int) -> set[str]:
+def unreadable(source: Source, found: Found | None = None, *, count: int) -> set[str]:
     """Return why findings cannot be read; nothing may be sent."""
-    messages, left = repaired(source, details)
+    messages, left = repaired(source, found)
     assert messages == []
     assert whys(left) == {Why.UNREADABLE: count}
     return {one.detail for one in left}
@@ -212,51 +176,51 @@ def test_a_damaged_item_is_named_and_not_sent(tmp_path: Path) -> None:
     builder = sealed_builder(lost=3)
     world = builder.build()
     source = world.written(tmp_path / "data")
-    run(source, tmp_path / "details")
+    found = found_in(source)
     item = builder.messages[1].item
     [seal] = world.manifest.sealed
     data = world.files[seal.file]
     at = data.index(item) + len(item) - 1
     Path(source.root, seal.file).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    messages, left = repaired(source, tmp_path / "details")
+    messages, left = repaired(source, found)
     assert whys(left)[Why.UNREADABLE] >= 1
     assert builder.messages[1].sequence in {one.wanted.sequence for one in left}
     assert all(one.item in {each.item for each in builder.messages} for one in messages)
 
 
-@pytest.mark.parametrize("what", ["rows", "facts"])
-def test_files_that_are_gone_are_named_and_nothing_is_sent(what: str, tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
     world = sealed_builder(lost=3).build()
     source = world.written(tmp_path / "data")
-    run(source, tmp_path / "details")
+    found = found_in(source)
     [seal] = world.manifest.sealed
-    path = seal.file if what == "rows" else seal.facts_file
-    Path(source.root, path).unlink()
-    [detail] = unreadable(source, tmp_path / "details", count=3)
-    assert path in detail
+    Path(source.root, seal.file).unlink()
+    [detail] = unreadable(source, found, count=3)
+    assert seal.file in detail
+    world.written(tmp_path / "data")
+    Path(source.root, seal.facts_file).unlink()
+    assert repaired(source) == ([], []), "without facts nothing is known to be lost"
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [({"sealed": ()}, "does not name the file"), ({"node_id": "n9"}, "node n1")],
-    ids=["file", "node"],
-)
-def test_a_file_or_a_node_that_no_manifest_names_any_more_is_told(
-    changes: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_with_a_checkpoint_that_is_not_whole_nothing_is_sent(tmp_path: Path) -> None:
     source = sealed_builder(lost=3).build().written(tmp_path / "data")
-    run(source, tmp_path / "details")
-    changed = Source(msgspec.structs.replace(source.manifest, **changes), source.root)
-    [detail] = unreadable(changed, tmp_path / "details", count=3)
-    assert said in detail
+    fault = Fault(file=CHECKPOINT_PATH, position=0, reason="torn")
+    manifest = msgspec.structs.replace(source.manifest, faults=(fault,))
+    [detail] = unreadable(Source(manifest, source.root), count=3)
+    assert CHECKPOINT_PATH in detail
+
+
+def test_what_is_missing_is_sent_only_if_all_of_the_input_can_be_read(tmp_path: Path) -> None:
+    source = sealed_builder(lost=0, missing=2).build().written(tmp_path / "data")
+    manifest = msgspec.structs.replace(source.manifest, quarantined=("dispatch_log/x",))
+    [detail] = unreadable(Source(manifest, source.root), count=2)
+    assert "dispatch_log/x was put aside" in detail
 
 
 def test_names_that_no_node_takes_are_told(tmp_path: Path) -> None:
     builder = sealed_builder(lost=1)
     builder.messages[0].subject = b"caf\xe9"
     source = builder.build().written(tmp_path / "data")
-    run(source, tmp_path / "details")
-    [detail] = unreadable(source, tmp_path / "details", count=1)
+    [detail] = unreadable(source, count=1)
     assert "no UTF-8" in detail
 
 
@@ -274,12 +238,11 @@ def change(builder: Builder, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["id_hash", "due_ms", "subject"])
 def test_a_row_that_is_not_what_was_found_is_not_sent(name: str, tmp_path: Path) -> None:
-    then = sealed_builder(lost=1).build().written(tmp_path / "then")
-    run(then, tmp_path / "details")
+    found = found_in(sealed_builder(lost=1).build().written(tmp_path / "then"))
     builder = sealed_builder(lost=1)
     change(builder, name)
     now = builder.build().written(tmp_path / "now")
-    [detail] = unreadable(now, tmp_path / "details", count=1)
+    [detail] = unreadable(now, found, count=1)
     assert "another message" in detail
 
 
@@ -287,28 +250,8 @@ def test_a_message_elsewhere_in_the_file_is_not_taken_for_the_one_that_was_found
     tmp_path: Path,
 ) -> None:
     source = sealed_builder(lost=1).build().written(tmp_path / "data")
-    run(source, tmp_path / "details")
-    file = tmp_path / "details" / "findings.parquet"
-    rows = pq.read_table(file).to_pylist()
-    for row in rows:
-        row["position"] += 1
-    pq.write_table(pa.Table.from_pylist(rows, FINDINGS_SCHEMA), file)
-    [detail] = unreadable(source, tmp_path / "details", count=1)
+    result, findings = found_in(source)
+    rows = [{**row, "position": row["position"] + 1} for row in findings.to_pylist()]
+    moved = pa.Table.from_pylist(rows, FINDINGS_SCHEMA)
+    [detail] = unreadable(source, (result, moved), count=1)
     assert "not where it was found" in detail
-
-
-def test_what_is_no_details_directory_is_an_error(tmp_path: Path) -> None:
-    source = sealed_builder().build().written(tmp_path / "data")
-    with pytest.raises(FileNotFoundError):
-        repaired(source, tmp_path)
-    file = tmp_path / "findings.parquet"
-    file.write_bytes(b"PAR1 it is not")
-    with pytest.raises(ReconcileError, match="no Parquet file"):
-        repaired(source, tmp_path)
-    pq.write_table(pa.table({"class": ["lost"]}), file)
-    with pytest.raises(ReconcileError, match="no column"):
-        repaired(source, tmp_path)
-    row = dict.fromkeys(FINDINGS_SCHEMA.names) | {"class": "lost"}
-    pq.write_table(pa.Table.from_pylist([row], FINDINGS_SCHEMA), file)
-    with pytest.raises(ReconcileError, match="cannot be repaired"):
-        repaired(source, tmp_path)

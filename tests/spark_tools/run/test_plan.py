@@ -26,8 +26,7 @@ from spark_tools.run.report import report
 from spark_tools.source.manifests import source_of_file
 from storage.readers.manifest import Fault, encode_manifest, read_manifest
 from tests.seeds import examples
-from tests.spark_tools.repair.test_repair import repaired, whys
-from tests.spark_tools.repair_worlds import run as run_with_details
+from tests.spark_tools.repair.test_repair import found_in, repaired, whys
 from tests.spark_tools.repair_worlds import sealed_builder
 from tests.spark_tools.run.test_reconcile import at, check, run, whole, whole_builder
 from tests.spark_tools.worlds import FAULTS, World, builder_of
@@ -97,31 +96,28 @@ def test_replicas_of_which_one_lacks_seals_are_not_compared(tmp_path: Path) -> N
 def test_repair_sends_nothing_that_may_be_in_what_cannot_be_read(file: str, tmp_path: Path) -> None:
     builder = sealed_builder(lost=0, missing=12)
     source = builder.build().written(tmp_path / "data")
-    # As findings of another version, or of a run when all was there.
     bare = Source(msgspec.structs.replace(source.manifest, sealed=()), source.root)
-    details = tmp_path / "details"
-    assert run_with_details(bare, details).findings["missing"] == 12
-    assert len(repaired(bare, details)[0]) == 12
+    found = found_in(bare)
+    assert found[0].findings["missing"] == 12
+    assert len(repaired(bare, found)[0]) == 12
     fault = Fault(file=file, position=0, reason="bad")
-    lacking = Source(msgspec.structs.replace(bare.manifest, faults=(fault,)), bare.root)
-    messages, left = repaired(lacking, details)
-    assert messages == []
-    assert whys(left) == {Why.UNREADABLE: 12}
-    assert file.rpartition("/")[0] in left[0].detail
-    untold = msgspec.structs.replace(bare.manifest, deleted_from_minute=2**31)
-    messages, left = repaired(Source(untold, bare.root), details)
-    assert messages == []
-    assert "--deleted-days" in left[0].detail
+    for changes in ({"faults": (fault,)}, {"deleted_from_minute": 2**31}):
+        lacking = Source(msgspec.structs.replace(bare.manifest, **changes), bare.root)
+        result, _ = found_in(lacking)
+        assert result.problems
+        assert repaired(lacking)[0] == []
+        # As if the findings were of a time when all was there.
+        messages, left = repaired(lacking, (result, found[1]))
+        assert messages == []
+        assert whys(left) == {Why.UNREADABLE: 12}
 
 
 def test_lost_in_a_segment_that_is_known_is_sent_without_other_seals(tmp_path: Path) -> None:
     source = sealed_builder(lost=3).build().written(tmp_path / "data")
     fault = Fault(file=SEALS, position=0, reason="bad")
     lacking = Source(msgspec.structs.replace(source.manifest, faults=(fault,)), source.root)
-    result = run_with_details(lacking, tmp_path / "details")
-    assert result.findings["lost"] == 3
-    assert result.problems
-    assert len(repaired(lacking, tmp_path / "details")[0]) == 3
+    assert found_in(lacking)[0].problems
+    assert len(repaired(lacking)[0]) == 3
 
 
 # -- what is accepted and missing ------------------------------------------------------------
