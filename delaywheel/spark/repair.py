@@ -162,12 +162,9 @@ def _before(audit_file: Path | None) -> "Repairs":
     from spark_tools.repaired.repairs import read_repairs
 
     found = read_repairs([audit_file] if audit_file and audit_file.exists() else [])
-    if found.damaged_lines:
-        click.echo(
-            f"Warning: {found.damaged_lines:,} lines of {audit_file} are damaged: what they tell "
-            "of may be sent again",
-            err=True,
-        )
+    if count := found.damaged_lines:
+        said = f"{count:,} lines of {audit_file} are damaged: what they tell of may be sent again"
+        click.echo(f"Warning: {said}", err=True)
     return found
 
 
@@ -181,7 +178,7 @@ class _Sending:
         self._told = told
         self._audit = audit
         self._reasons: Counter[str] = Counter()
-        self._who = _who()
+        self._who = f"{os.environ.get('USER') or f'uid {os.getuid()}'}@{socket.gethostname()}"
 
     def run(
         self,
@@ -245,8 +242,7 @@ class _Sending:
         """Print what became of the messages."""
         from delay_protocol.basics.printable import printable
 
-        results = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        click.echo(results or "none sent")
+        click.echo(", ".join(f"{n:,} {name}" for name, n in self.counts.items()) or "none sent")
         for reason, count in self._reasons.most_common(_EXAMPLES):
             click.echo(printable(f"{count:,} times: {reason}"), err=True)
         if self.stopped:
@@ -259,9 +255,8 @@ class _Told:
     def __init__(self, kinds: Sequence[str], max_age: timedelta | None) -> None:
         """kinds: classes of findings to send, those due in the last `max_age`."""
         self._kinds = kinds
-        self._due_from_ms = (
-            None if max_age is None else _now_ms() - int(max_age.total_seconds() * 1000)
-        )
+        age_ms = None if max_age is None else max_age // timedelta(milliseconds=1)
+        self._due_from_ms = None if age_ms is None else _now_ms() - age_ms
         self.count = 0
         self.size = 0
         self.kinds: Counter[str] = Counter()
@@ -330,8 +325,8 @@ class _Told:
         )
         for subject, count in self.subjects.most_common(_SUBJECTS):
             click.echo(f"  {count:>10,}  {printable(subject)}")
-        if (more := len(self.subjects) - _SUBJECTS) > 0:
-            click.echo(f"  and {more:,} more subjects")
+        if len(self.subjects) > _SUBJECTS:
+            click.echo(f"  and {len(self.subjects) - _SUBJECTS:,} more subjects")
         for message in self.examples:
             said = (
                 f"{message.message_id}, {message.subject}, due {time_text(message.wanted.due_ms)}"
@@ -358,7 +353,3 @@ def _place(wanted: "Wanted") -> str:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _who() -> str:
-    return f"{os.environ.get('USER') or f'uid {os.getuid()}'}@{socket.gethostname()}"
