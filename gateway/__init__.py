@@ -3,6 +3,7 @@
     times      delays and moments as text
     incoming   messages from requests
     access     tokens and what each may
+    cluster    the HTTP of meta servers and delay servers
     app        the routes
     document   the OpenAPI document
     server     the routes on uvicorn, within limits

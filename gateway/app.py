@@ -23,6 +23,7 @@ from delay_transport.http.metric_families import Exposition, build_info, counter
 from delay_transport.http.problems import RequestError
 from delay_transport.http.server import METRICS_TYPE, json_response, problem_of
 from delay_transport.http.tokens import Role
+from gateway.cluster import Cluster
 from gateway.document import document_json
 from gateway.incoming import from_headers, from_json
 from gateway.sending import check_subject, send, send_list
@@ -44,8 +45,9 @@ _Act = Callable[[Request, Caller], Awaitable[Response]]
 class Gateway:
     """Requests in, answers out; keeps counts alone."""
 
-    def __init__(self, client: Client, access: AccessPolicy) -> None:
+    def __init__(self, client: Client, cluster: Cluster, access: AccessPolicy) -> None:
         self._client = client
+        self._cluster = cluster
         self._access = access
         self._busy = 0
         self._body_bytes = 0

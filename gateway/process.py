@@ -13,18 +13,28 @@ import uvloop
 from delay_client import Client
 from delay_transport.http.access import AccessPolicy
 from delay_transport.http.addresses import is_loopback
+from delay_transport.http.server_tokens import read_server_tokens
 from delay_transport.http.tokens import Tokens
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import parse_address
 from delay_transport.settings.watched_file import LOOK_S
 from gateway.app import Gateway
+from gateway.cluster import Cluster
 from gateway.server import HttpServer
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
-def run(*, meta: Sequence[str], listen: str, token_file: Path | None) -> None:
+def run(
+    *,
+    meta: Sequence[str],
+    listen: str,
+    token_file: Path | None,
+    cluster_token_file: Path | None,
+) -> None:
     """Run a gateway until SIGTERM or SIGINT.
+
+    token_file: who may do what here; cluster_token_file: what the gateway shows to servers
 
     Prints a line that begins with `ready` and has the address once it takes requests. Raises
     ConfigError for what must not be, and ListenError.
@@ -32,7 +42,8 @@ def run(*, meta: Sequence[str], listen: str, token_file: Path | None) -> None:
     tokens = Tokens(token_file)
     tokens.read()
     check_exposure(listen, tokens)
-    uvloop.run(_serve(meta, listen, tokens))
+    shown = {} if cluster_token_file is None else read_server_tokens(cluster_token_file)
+    uvloop.run(_serve(Cluster(meta, shown), meta, listen, tokens))
 
 
 def check_exposure(listen: str, tokens: Tokens) -> None:
@@ -51,11 +62,11 @@ def check_exposure(listen: str, tokens: Tokens) -> None:
         )
 
 
-async def _serve(meta: Sequence[str], listen: str, tokens: Tokens) -> None:
-    async with Client(meta=list(meta), app_code="gateway") as client:
+async def _serve(cluster: Cluster, meta: Sequence[str], listen: str, tokens: Tokens) -> None:
+    async with cluster, Client(meta=list(meta), app_code="gateway") as client:
         loop = asyncio.get_running_loop()
         policy = AccessPolicy(tokens, own_address=listen, now=loop.time)
-        server = HttpServer(Gateway(client, policy).application(), _ready)
+        server = HttpServer(Gateway(client, cluster, policy).application(), _ready)
         for ends in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(ends, server.stop)
         looking = asyncio.create_task(_keep_tokens(tokens))

@@ -14,6 +14,7 @@
     access            tokens, or being on this machine; how many requests at a time
     addresses         loopback, hosts and browsers
     tokens            the file of bearer tokens
+    server_tokens     the file of tokens that a caller shows to servers
     credentials       proofs that a node has the secret
     shared_secret     the file of the cluster's secret
 

@@ -19,7 +19,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delaywheel.shared.admin_client import Session, token_of_node, tokens_in
+from delay_transport.http.server_tokens import read_server_tokens, token_for_node
+from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import Failure
 from delaywheel.shared.http_exchange import Json, ask_json
 from delaywheel.shared.options import of_meta_server, option, watching
@@ -95,9 +96,9 @@ def ask_nodes(
 
     Nodes are as in the meta server's answer, with an `http_address`; each gets its token of the
     file, if there is one. `take` raises ValidationError for an invalid status. Ends in time
-    whatever the nodes do. Raises Failure if there is no token in the file.
+    whatever the nodes do. Raises ConfigError if there is no token in the file.
     """
-    tokens = {} if token_file is None else tokens_in(token_file)
+    tokens = {} if token_file is None else read_server_tokens(token_file)
     found = {
         node["http_address"]: {"error": f"no answer within {NODES_TIMEOUT_S:g} s"} for node in nodes
     }
@@ -107,7 +108,7 @@ def ask_nodes(
         with contextlib.suppress(IndexError):
             while True:
                 address = left.pop(0)
-                found[address] = _ask(address, take, token_of_node(tokens, address))
+                found[address] = _ask(address, take, token_for_node(tokens, address))
 
     deadline = time.monotonic() + NODES_TIMEOUT_S
     # One that is never done ends with the command.

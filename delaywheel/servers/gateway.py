@@ -20,7 +20,18 @@ from delaywheel.shared.options import option
     "Tokens that callers need, made by `delaywheel admin token add`; needed to listen beyond this "
     "machine.",
 )
-def gateway(*, meta: tuple[str, ...], listen: str, token_file: Path | None) -> None:
+@option(
+    "--cluster-token-file FILE",
+    "The gateway's own tokens at meta servers and delay servers: one, or a line `HOST:PORT TOKEN` "
+    "for each.",
+)
+def gateway(
+    *,
+    meta: tuple[str, ...],
+    listen: str,
+    token_file: Path | None,
+    cluster_token_file: Path | None,
+) -> None:
     """Take messages over HTTP for services that have no client library.
 
     It keeps nothing itself: run as many as you like. A line beginning with `ready` and the address
@@ -42,4 +53,9 @@ def gateway(*, meta: tuple[str, ...], listen: str, token_file: Path | None) -> N
     from delaywheel.shared.log_output import set_up_log
 
     set_up_log(level="info", form="console")
-    run(meta=meta, listen=listen, token_file=token_file)
+    run(
+        meta=meta,
+        listen=listen,
+        token_file=token_file,
+        cluster_token_file=cluster_token_file,
+    )

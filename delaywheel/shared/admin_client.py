@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from delay_transport.http.server_tokens import (
+    checked_token,
+    read_server_tokens,
+    token_for_named,
+    token_for_node,
+)
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json, ask_json
 
@@ -167,53 +173,16 @@ def token_of(file: Path | None, address: str, *, is_named: bool = True) -> str |
     """Return the token for a server that a command names, or a meta server; None if there is none.
 
     It is that of the file, or of the environment: no argument, which others could see. Raises
-    Failure for an invalid token.
+    ConfigError for an invalid token.
     """
-    tokens = {} if file is None else tokens_in(file)
+    tokens = {} if file is None else read_server_tokens(file)
     if not is_named:
-        return token_of_node(tokens, address)
-    found = tokens.get("", token_of_node(tokens, address))
+        return token_for_node(tokens, address)
+    found = token_for_named(tokens, address)
     if found is not None:
         return found
     text = os.environ.get(TOKEN_VARIABLE, "").strip()
-    return _checked(text, TOKEN_VARIABLE) if text else None
-
-
-def token_of_node(tokens: Mapping[str, str], address: str) -> str | None:
-    """Return the token for a delay server that a meta server names; None if there is none.
-
-    Whoever registers there is asked, so a token is shown to none but those that the file names.
-    """
-    return tokens.get(address, tokens.get("*"))
-
-
-def tokens_in(file: Path) -> dict[str, str]:
-    """Return the tokens of a file by the address of their servers, or the only one by "".
-
-    Raises Failure if there is none in it.
-    """
-    try:
-        lines = file.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"the token file cannot be read: {error}", ExitCode.USAGE) from error
-    rows = [line.rpartition(" ") for line in map(str.strip, lines) if line]
-    if not rows or (len(rows) > 1 and not all(address for address, _, _ in rows)):
-        raise _no_token(str(file))
-    return {address.strip(): _checked(token, str(file)) for address, _, token in rows}
-
-
-def _checked(text: str, where: str) -> str:
-    if not text.isascii() or not text.isprintable() or " " in text or not text:
-        raise _no_token(where)
-    return text
-
-
-def _no_token(where: str) -> Failure:
-    return Failure(
-        f"there is no token in {where}: a token is one word; a file has one, or a line "
-        "`HOST:PORT TOKEN` for each server",
-        ExitCode.USAGE,
-    )
+    return checked_token(text, TOKEN_VARIABLE) if text else None
 
 
 def _failure(message: str, code: ExitCode, kind: type[Failure] = Failure) -> Failure:

@@ -15,6 +15,7 @@ from delay_transport.http.access import AccessPolicy
 from delay_transport.http.tokens import Role, Token, Tokens, digest_of, encode_tokens
 from gateway import app as module
 from gateway.app import Gateway
+from gateway.cluster import Cluster
 
 
 class Answer(NamedTuple):
@@ -72,7 +73,8 @@ def play(
             known = Tokens(tokens)
             known.read()
             policy = AccessPolicy(known, own_address="127.0.0.1:8700", now=lambda: 0.0)
-            await test(cluster, Gateway(client, policy).application())
+            async with Cluster(["127.0.0.1:1"], {}) as servers:
+                await test(cluster, Gateway(client, servers, policy).application())
 
     asyncio.run(main())
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from delay_transport.seams.errors import ConfigError
 from delaywheel.main import main
 from delaywheel.shared.admin_client import TOKEN_VARIABLE, Session
-from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.failures import ExitCode, Failure, failure_of
 from tests.delaywheel.endings import refused
 from tests.delaywheel.json_servers import answering
 
@@ -121,10 +122,12 @@ def test_the_token_comes_from_the_file_or_the_environment(
 def test_a_file_without_a_token_is_said(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_bytes(text.encode())
-    with pytest.raises(Failure, match="token") as caught:
+    with pytest.raises(ConfigError, match="token") as caught:
         session("127.0.0.1:1", token_file=file).ask("GET", "limits")
-    assert caught.value.exit_code == ExitCode.USAGE
-    with pytest.raises(Failure, match="cannot be read"):
+    failure = failure_of(caught.value)
+    assert failure is not None
+    assert failure.exit_code == ExitCode.USAGE
+    with pytest.raises(ConfigError, match="cannot be read"):
         session("127.0.0.1:1", token_file=tmp_path / "no").ask("GET", "limits")
 
 

@@ -1,0 +1,269 @@
+"""The HTTP of a cluster, asked by a gateway: its meta servers, and the master of each delay group.
+
+The masters are asked at the same time, and each answer is bounded in time and size. A group that
+gives no answer is named beside the answers of the others: it may have more of what was asked for.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from delay_transport.http.problems import Problem, RequestError
+from delay_transport.http.server_tokens import token_for_named, token_for_node
+from delay_transport.seams.errors import AddressError
+from delay_transport.seams.runtime import format_address, parse_peer_address
+
+ANSWER_S: Final = 20.0
+"""Seconds for an answer, with the wait for a connection."""
+CONNECT_S: Final = 3.0
+"""Seconds for a connection to be made."""
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one answer."""
+AT_ONCE: Final = 8
+"""Requests to one server at a time; others wait for their turn. A delay server takes so many."""
+GROUPS_S: Final = 1.0
+"""Seconds for which it is known who is the master of which group."""
+_API: Final = ("api", "v1")
+"""Before the path at a meta server."""
+
+_OF_THE_REQUEST: Final = {400, 404, 413, 415}
+"""Refusals of what is asked: another server would refuse it as well."""
+_TOLD_MAX: Final = 5
+"""Failures that are told where nobody answers."""
+
+Json = dict[str, Any]
+Query = Mapping[str, object]
+_NOTHING: Final[Query] = {}
+
+
+class Master(NamedTuple):
+    """The delay server that is asked for its group."""
+
+    address: str
+    """host:port of its HTTP."""
+    why_none: str
+    """Why nobody can be asked; empty if the master can."""
+
+
+class Answers(NamedTuple):
+    """What the masters of delay groups answered."""
+
+    by_group: dict[str, Json]
+    """The answers, by delay group, in the order of the names."""
+    away: dict[str, str]
+    """Why other groups gave none, by name. The whole is complete if this is empty."""
+
+
+class NoAnswerError(RequestError):
+    """A server, or all of them, gave no answer: nothing is known of what was asked for."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(503, "unavailable", why, retry_after_s=1)
+
+
+class Cluster:
+    """Asks the servers of a cluster over HTTP; used as `async with Cluster(...) as cluster`."""
+
+    def __init__(self, metas: Sequence[str], tokens: Mapping[str, str]) -> None:
+        """Ask these meta servers, host:port, the first that answers.
+
+        tokens: as `read_server_tokens()` returns them; {} where the servers need none. Raises
+        AddressError.
+        """
+        self._metas = [_host_and_port(meta) for meta in metas]
+        self._tokens = tokens
+        self._masters: dict[str, Master] = {}
+        self._known_until = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Open the connections' pool."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, limit_per_host=AT_ONCE),
+            timeout=aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def ask_meta(
+        self, method: str, *path: str, query: Query = _NOTHING, body: object = None
+    ) -> Json:
+        """Return the answer of the first meta server that gives one.
+
+        path: parts below /api/v1, as they are; parameters that are None are left out
+
+        A change is asked of one alone, which may have made it where it gives no answer. Raises
+        RequestError: a refusal as the meta server says it, or NoAnswerError.
+        """
+        why = ""
+        for meta in self._metas[:] if method == "GET" else self._metas[:1]:
+            try:
+                token = token_for_named(self._tokens, meta)
+                return await self._ask(meta, token, method, _target((*_API, *path), query), body)
+            except NoAnswerError as error:
+                why = str(error)
+                # The one that answers is asked first the next time.
+                self._metas.remove(meta)
+                self._metas.append(meta)
+        raise NoAnswerError(f"no meta server answers: {why}")
+
+    async def ask_master(
+        self, group: str, method: str, *path: str, query: Query = _NOTHING, body: object = None
+    ) -> Json:
+        """Return the answer of the master of a delay group.
+
+        path: parts of the path, as they are; parameters that are None are left out
+
+        Raises RequestError: 404 if there is no such group, a refusal as the master says it, or
+        NoAnswerError.
+        """
+        masters = await self.groups()
+        if group not in masters:
+            raise RequestError(404, "unknown", f"there is no delay group {group[:100]!a}")
+        address, why = masters[group]
+        if why:
+            raise NoAnswerError(f"delay group {group}: {why}")
+        try:
+            token = token_for_node(self._tokens, address)
+            return await self._ask(address, token, method, _target(path, query), body)
+        except RequestError as error:
+            if error.code not in _OF_THE_REQUEST:
+                # Perhaps another node is the master by now.
+                self._known_until = 0.0
+            raise
+
+    async def ask_masters(
+        self,
+        method: str,
+        *path: str,
+        query_of: Callable[[str], Query] = lambda _: _NOTHING,
+        body: object = None,
+    ) -> Answers:
+        """Return the answers of the masters of all delay groups.
+
+        query_of: the parameters for a delay group
+
+        Raises RequestError for a request that is refused for what it is, and NoAnswerError if
+        nobody answers.
+        """
+
+        async def ask(group: str) -> Json | RequestError:
+            try:
+                return await self.ask_master(group, method, *path, query=query_of(group), body=body)
+            except RequestError as error:
+                return error
+
+        names = sorted(await self.groups())
+        by_group, away = dict[str, Json](), dict[str, str]()
+        for name, found in zip(names, await asyncio.gather(*map(ask, names)), strict=True):
+            if not isinstance(found, RequestError):
+                by_group[name] = found
+            elif found.code in _OF_THE_REQUEST:
+                raise found
+            else:
+                away[name] = str(found)
+        if not by_group:
+            told = "; ".join(list(away.values())[:_TOLD_MAX])
+            raise NoAnswerError(told or "no delay server has registered at the meta server yet")
+        return Answers(by_group, away)
+
+    async def groups(self) -> Mapping[str, Master]:
+        """Return the master of each delay group, by the group's name. It may be a second old.
+
+        Raises RequestError.
+        """
+        now = asyncio.get_running_loop().time()
+        if now >= self._known_until:
+            rows: list[Json] = []
+            after: str | None = ""
+            while after is not None:
+                page = await self.ask_meta("GET", "delay-group", query={"after": after})
+                rows += page["items"]
+                after = page["next"]
+            self._masters = {row["name"]: _master_of(row) for row in rows}
+            self._known_until = now + GROUPS_S
+        return self._masters
+
+    async def _ask(
+        self, address: str, token: str | None, method: str, target: str, body: object
+    ) -> Json:
+        """Return the answer of one server; raise RequestError."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        data = bytearray()
+        try:
+            async with self._session.request(
+                method,
+                URL(f"http://{address}{target}", encoded=True),
+                data=None if body is None else msgspec.json.encode(body),
+                headers=headers | {"Content-Type": "application/json"},
+                allow_redirects=False,
+            ) as response:
+                async for part in response.content.iter_any():
+                    data += part
+                    if len(data) > ANSWER_BYTES_MAX:
+                        raise NoAnswerError(
+                            f"{address} answers with more than {ANSWER_BYTES_MAX} bytes: ask for "
+                            "less"
+                        )
+        except TimeoutError as error:
+            raise NoAnswerError(f"{address} gives no answer within {ANSWER_S:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswerError(f"{address} does not answer: {error}") from error
+        return _answer_of(address, response.status, bytes(data))
+
+
+def _host_and_port(text: str) -> str:
+    """Return the host:port of an address, or of a URL that is one; raise AddressError."""
+    return format_address(parse_peer_address(text.removeprefix("http://").rstrip("/")))
+
+
+def _master_of(row: Json) -> Master:
+    """Return the master of a delay group, as the meta server's row of the group says it."""
+    for node in row["nodes"]:
+        if node["node_id"] == row["master"]:
+            try:
+                return Master(_host_and_port(node["http_address"]), "")
+            except AddressError as error:
+                return Master("", f"its master cannot be asked over HTTP: {error}")
+    return Master("", f"no master: {row['election'] or 'one is elected'}")
+
+
+def _target(path: Sequence[str], query: Query) -> str:
+    """Return path and query of a URL."""
+    target = "".join(f"/{quote(part, safe='')}" for part in path)
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{target}?{urlencode(texts)}" if texts else target
+
+
+def _answer_of(address: str, status: int, data: bytes) -> Json:
+    """Return what a server answered; raise RequestError for a refusal."""
+    try:
+        if status < 400:
+            return msgspec.json.decode(data, type=dict[str, Any])
+        problem = msgspec.json.decode(data, type=Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        why = f"what answers at {address} (HTTP {status}) is no server of a cluster"
+        raise NoAnswerError(why) from error
+    if status in {401, 403}:
+        why = f"{address}: {problem.detail}: see --cluster-token-file of the gateway"
+        raise RequestError(502, "cluster-token", why)
+    retry_after_s = 1 if status in {429, 503} else 0
+    raise RequestError(status, problem.code, problem.detail, retry_after_s=retry_after_s)
