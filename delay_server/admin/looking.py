@@ -303,7 +303,13 @@ async def find(call: Call[Administered, NoPath, FindQuery, None]) -> Json:
         if query.subject in {None, real_subject(one.row.subject).decode(errors="replace")}
     ]
     hint = "" if messages else _hint(look)
-    return looked(look) | {"complete": look.is_complete, "messages": messages, "hint": hint}
+    since_ms = max(parts.pacer.trusted_ms() - parts.node.config.storage.segments_keep_ms, 0)
+    return looked(look) | {
+        "complete": look.is_complete,
+        "messages": messages,
+        "hint": hint,
+        "facts_since_ms": since_ms,
+    }
 
 
 def _hint(look: FindLook) -> str:

@@ -75,8 +75,10 @@ async def test_a_list_goes_on_where_the_page_before_ended_whatever_came_and_went
         ("subject=s&due_from=5&due_to=5", "due_to"),
         ("subject=s&due_from=-1", "due_from"),
         ("subject=s&after=x", "after"),
+        ("subject=s&after=", "after"),
         ("subject=s&after=1.2.3", "after"),
-        ("subject=s&after=%C2%B2.1.3", "after"),
+        ("subject=s&after=1.9223372036854775808", "after"),
+        ("subject=s&after=%C2%B2.1", "after"),
         ("subject=s&after=" + "9" * 90, "after"),
     ],
 )
@@ -86,6 +88,25 @@ async def test_a_list_that_cannot_be_is_refused(query: str, blamed: str) -> None
         code, answer = await operator.ask("GET", f"/list?{query}")
         assert (code, answer["code"]) == (400, "bad-value")
         assert blamed in answer["detail"]
+
+
+async def test_a_list_begins_behind_any_message_that_is_named() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server.administered()))
+        due_ms = world.now_ms + HOUR_MS
+        await world.keep(*(make_item(f"m{n}", due_ms) for n in range(4)))
+        rows = (await listed(operator, "subject=a.b"))["items"]
+        for place, row in enumerate(rows):
+            behind = await listed(operator, f"subject=a.b&after={due_ms}.{row['sequence']}")
+            assert behind["items"] == rows[place + 1 :]
+        # Of all that are due then, none or all come again.
+        assert (await listed(operator, f"subject=a.b&after={due_ms}.0"))["items"] == rows
+        last = 2**63 - 1
+        assert (await listed(operator, f"subject=a.b&after={due_ms}.{last}"))["items"] == []
+        # What is not asked for stays out.
+        late = await listed(operator, f"subject=a.b&after=0.7&due_from={due_ms + 1}")
+        assert late["items"] == []
 
 
 async def test_a_list_over_two_years_is_a_page() -> None:
