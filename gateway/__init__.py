@@ -2,8 +2,11 @@
 
     times      delays and moments as text
     incoming   messages from requests
-    access     tokens and what each may
+    meant      messages that a request names, or a filter
     cluster    the HTTP of meta servers and delay servers
+    sending    messages to the cluster
+    looking    what waits, and what became of a message
+    changing   cancel and move
     app        the routes
     document   the OpenAPI document
     server     the routes on uvicorn, within limits

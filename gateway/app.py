@@ -1,37 +1,61 @@
 """The routes of a gateway, an ASGI application on asyncio.
 
-POST /v1/messages/SUBJECT   a message: its body as it is
-POST /v1/messages           JSON: one message, or a list
-GET  /v1/openapi.json       the document
-GET  /livez, /readyz, /metrics
+POST   /v1/messages/SUBJECT          a message: its body as it is
+POST   /v1/messages                  JSON: one message, or a list
+GET, DELETE, PATCH                   what became of a message; cancel it; move it
+       /v1/messages/TOKEN
+       /v1/messages/SUBJECT/ID
+GET    /v1/messages?subject=         what waits, in pages
+DELETE /v1/messages?subject=         cancel all of a filter
+GET    /v1/openapi.json              the document
+GET    /livez, /metrics
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
+import structlog
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from delay_client import Client
 from delay_transport.http.access import AccessPolicy, Caller
+from delay_transport.http.convert import (
+    check_is_json,
+    convert_request,
+    decode_body,
+    single_values,
+)
 from delay_transport.http.metric_families import Exposition, build_info, counters, gauge
 from delay_transport.http.problems import RequestError
-from delay_transport.http.server import METRICS_TYPE, json_response, problem_of
+from delay_transport.http.server import (
+    METRICS_TYPE,
+    json_response,
+    make_application,
+    problem_of,
+)
 from delay_transport.http.tokens import Role
+from gateway.changing import cancel_all, change
 from gateway.cluster import Cluster
-from gateway.document import document_json
+from gateway.document import DOCUMENT, document_json
 from gateway.incoming import from_headers, from_json
+from gateway.looking import find, list_waiting
+from gateway.meant import CancelQuery, ListQuery, Move, NameQuery, meant_message
 from gateway.sending import check_subject, send, send_list
+from gateway.times import parse_moment
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 MESSAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 """Bytes of the body of one message; the cluster's own limit is lower."""
 LIST_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of a body of JSON."""
+"""Bytes of a body of JSON with messages."""
+MOVE_BYTES_MAX: Final = 1024
+"""Bytes of a body of JSON with a time."""
 BODY_S: Final = 30.0
 """Seconds for the whole body of a request."""
 REQUESTS_MAX: Final = 2000
@@ -40,6 +64,7 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the bodies of all of them."""
 
 _Act = Callable[[Request, Caller], Awaitable[Response]]
+_Q = TypeVar("_Q")
 
 
 class Gateway:
@@ -58,30 +83,38 @@ class Gateway:
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
-        return Starlette(
-            routes=[
-                Route("/v1/messages", self._acting(Role.SEND, self._send_json), methods=["POST"]),
-                Route(
-                    "/v1/messages/{subject:path}",
-                    self._acting(Role.SEND, self._send_raw),
-                    methods=["POST"],
-                ),
-                Route("/v1/openapi.json", _openapi),
+        one = {
+            "GET": (Role.READ, self._find),
+            "DELETE": (Role.SEND, self._cancel),
+            "PATCH": (Role.SEND, self._move),
+        }
+        many = {
+            "POST": (Role.SEND, self._send_json),
+            "GET": (Role.READ, self._list),
+            "DELETE": (Role.CHANGE, self._cancel_all),
+        }
+        return make_application(
+            [
+                self._route("/v1/messages", many),
+                self._route("/v1/messages/{subject}", {"POST": (Role.SEND, self._send_raw)}),
+                self._route("/v1/messages/{token}", one),
+                self._route("/v1/messages/{subject}/{id:path}", one),
+                self._route("/metrics", {"GET": (Role.READ, self._metrics)}),
+                Route(DOCUMENT, _openapi),
                 Route("/livez", _livez),
-                Route("/metrics", self._acting(Role.READ, self._metrics, is_change=False)),
             ],
-            exception_handlers={HTTPException: _stray},
+            document=DOCUMENT,
         )
 
-    def _acting(
-        self, needed: Role, act: _Act, *, is_change: bool = True
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint: access, the number of requests, refusals, and counts around `act`."""
+    def _route(self, path: str, acts: Mapping[str, tuple[Role, _Act]]) -> Route:
+        """Return a route: access, the number of requests, refusals, and counts around each act."""
 
         async def answer(request: Request) -> Response:
+            # A HEAD is a GET whose body HTTP leaves out.
+            needed, act = acts["GET" if request.method == "HEAD" else request.method]
             self._busy += 1
             try:
-                response = await act(request, self._admit(request, needed, is_change=is_change))
+                response = await act(request, self._admit(request, needed))
             except RequestError as refusal:
                 response = problem_of(refusal)
             except ClientDisconnect:
@@ -91,9 +124,9 @@ class Gateway:
             self.answered[str(response.status_code)] += 1
             return response
 
-        return answer
+        return Route(path, answer, methods=list(acts))
 
-    def _admit(self, request: Request, needed: Role, *, is_change: bool) -> Caller:
+    def _admit(self, request: Request, needed: Role) -> Caller:
         """Return who asks; raise RequestError, also where too much is asked."""
         if self._busy > REQUESTS_MAX:
             raise RequestError(429, "busy", "too many requests at a time", retry_after_s=1)
@@ -102,7 +135,7 @@ class Gateway:
             request.headers,
             "" if request.client is None else request.client.host,
             needed=needed,
-            is_change=is_change,
+            is_change=request.method not in {"GET", "HEAD"},
             reached_at=reached[0] if reached else "",
         )
 
@@ -119,14 +152,7 @@ class Gateway:
         return json_response(answer, 202)
 
     async def _send_json(self, request: Request, caller: Caller) -> Response:
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media != "application/json":
-            raise RequestError(
-                415,
-                "media-type",
-                "Content-Type must be application/json; a body of another type goes to "
-                "/v1/messages/SUBJECT",
-            )
+        check_is_json(request)
         body = await self._body_of(request, LIST_BYTES_MAX)
         try:
             messages, is_list = from_json(body)
@@ -145,6 +171,39 @@ class Gateway:
             self._body_bytes -= len(body)
         self.accepted += accounted.accepted
         return json_response(accounted, 202)
+
+    async def _find(self, request: Request, caller: Caller) -> Response:
+        meant = meant_message(request.path_params, _query_of(request, NameQuery))
+        check_subject(caller, meant.subject)
+        return json_response(await find(self._cluster, meant))
+
+    async def _cancel(self, request: Request, caller: Caller) -> Response:
+        meant = meant_message(request.path_params, _query_of(request, NameQuery))
+        check_subject(caller, meant.subject)
+        return json_response(await change(self._client, meant, None))
+
+    async def _move(self, request: Request, caller: Caller) -> Response:
+        meant = meant_message(request.path_params, _query_of(request, NameQuery))
+        check_subject(caller, meant.subject)
+        check_is_json(request)
+        body = await self._body_of(request, MOVE_BYTES_MAX)
+        self._body_bytes -= len(body)
+        to = parse_moment(str(decode_body(body, Move).due), "due")
+        return json_response(await change(self._client, meant, to))
+
+    async def _list(self, request: Request, caller: Caller) -> Response:
+        query = _query_of(request, ListQuery)
+        check_subject(caller, query.subject or "*")
+        return json_response(await list_waiting(self._cluster, query))
+
+    async def _cancel_all(self, request: Request, caller: Caller) -> Response:
+        query = _query_of(request, CancelQuery)
+        check_subject(caller, query.subject or "*")
+        found = await cancel_all(self._cluster, query)
+        if not query.dry_run:
+            asked = {name: text[:100] for name, text in request.query_params.items()}
+            _log.warning("cancelled messages", who=caller.name, states=found.states, **asked)
+        return json_response(found)
 
     async def _body_of(self, request: Request, most: int) -> bytes:
         """Return a body, which counts as memory from then on; raise RequestError."""
@@ -202,10 +261,6 @@ def _text(value: str) -> str:
         return value
 
 
-def _stray(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    kind = "method" if error.status_code == 405 else "not-found"
-    detail = f"{error.detail}: see /v1/openapi.json for what there is"
-    response = problem_of(RequestError(error.status_code, kind, detail))
-    response.headers.update(error.headers or {})
-    return response
+def _query_of(request: Request, kind: type[_Q]) -> _Q:
+    """Return the parameters; raise RequestError for one that is unknown, or is given twice."""
+    return convert_request(single_values(request), kind, strict=False)

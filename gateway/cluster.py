@@ -6,7 +6,6 @@ gives no answer is named beside the answers of the others: it may have more of w
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
@@ -42,15 +41,6 @@ Query = Mapping[str, object]
 _NOTHING: Final[Query] = {}
 
 
-class Master(NamedTuple):
-    """The delay server that is asked for its group."""
-
-    address: str
-    """host:port of its HTTP."""
-    why_none: str
-    """Why nobody can be asked; empty if the master can."""
-
-
 class Answers(NamedTuple):
     """What the masters of delay groups answered."""
 
@@ -78,7 +68,7 @@ class Cluster:
         """
         self._metas = [_host_and_port(meta) for meta in metas]
         self._tokens = tokens
-        self._masters: dict[str, Master] = {}
+        self._groups: dict[str, Json] = {}
         self._known_until = 0.0
 
     async def __aenter__(self) -> Self:
@@ -90,12 +80,7 @@ class Cluster:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
         await self._session.close()
 
@@ -131,12 +116,10 @@ class Cluster:
         Raises RequestError: 404 if there is no such group, a refusal as the master says it, or
         NoAnswerError.
         """
-        masters = await self.groups()
-        if group not in masters:
+        record = (await self.groups()).get(group)
+        if record is None:
             raise RequestError(404, "unknown", f"there is no delay group {group[:100]!a}")
-        address, why = masters[group]
-        if why:
-            raise NoAnswerError(f"delay group {group}: {why}")
+        address = _address_of_master(record)
         try:
             token = token_for_node(self._tokens, address)
             return await self._ask(address, token, method, _target(path, query), body)
@@ -181,8 +164,8 @@ class Cluster:
             raise NoAnswerError(told or "no delay server has registered at the meta server yet")
         return Answers(by_group, away)
 
-    async def groups(self) -> Mapping[str, Master]:
-        """Return the master of each delay group, by the group's name. It may be a second old.
+    async def groups(self) -> Mapping[str, Json]:
+        """Return the meta server's record of each delay group, by its name: a second old at most.
 
         Raises RequestError.
         """
@@ -194,9 +177,9 @@ class Cluster:
                 page = await self.ask_meta("GET", "delay-group", query={"after": after})
                 rows += page["items"]
                 after = page["next"]
-            self._masters = {row["name"]: _master_of(row) for row in rows}
+            self._groups = {row["name"]: row for row in rows}
             self._known_until = now + GROUPS_S
-        return self._masters
+        return self._groups
 
     async def _ask(
         self, address: str, token: str | None, method: str, target: str, body: object
@@ -231,15 +214,17 @@ def _host_and_port(text: str) -> str:
     return format_address(parse_peer_address(text.removeprefix("http://").rstrip("/")))
 
 
-def _master_of(row: Json) -> Master:
-    """Return the master of a delay group, as the meta server's row of the group says it."""
-    for node in row["nodes"]:
-        if node["node_id"] == row["master"]:
+def _address_of_master(record: Json) -> str:
+    """Return the address of the master's HTTP of a delay group; raise NoAnswerError."""
+    for node in record["nodes"]:
+        if node["node_id"] == record["master"]:
             try:
-                return Master(_host_and_port(node["http_address"]), "")
+                return _host_and_port(node["http_address"])
             except AddressError as error:
-                return Master("", f"its master cannot be asked over HTTP: {error}")
-    return Master("", f"no master: {row['election'] or 'one is elected'}")
+                why = f"the master of {record['name']} cannot be asked over HTTP: {error}"
+                raise NoAnswerError(why) from error
+    why = record["election"] or "one is elected"
+    raise NoAnswerError(f"{record['name']} has no master: {why}")
 
 
 def _target(path: Sequence[str], query: Query) -> str:

@@ -1,14 +1,15 @@
 """The OpenAPI document of a gateway; its schemas are the structs of requests and answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from delay_transport.http.metric_families import installed_version
+from delay_transport.http.openapi import content_of, document_of, parameters_of
+from delay_transport.http.operations import NoQuery, Request
 from delay_transport.http.problems import PROBLEM_TYPE, Problem
-from delay_transport.http.schemas import schemas_of
+from gateway.changing import CancelledMessages, ChangedMessage, ChangeProblem
 from gateway.incoming import (
     DELAY,
     FORWARDED,
@@ -19,11 +20,16 @@ from gateway.incoming import (
     NOT_BEFORE,
     JsonMessage,
 )
+from gateway.looking import Found, ListPage
+from gateway.meant import CancelQuery, ListQuery, Move, NameQuery
 from gateway.sending import Accepted, Accounted, SendProblem
 
+DOCUMENT: Final = "/v1/openapi.json"
+"""The path of the document."""
+
 _ABOUT: Final = """\
-Sends messages that are delivered later. Bodies are kept as they are. Give at most one of delay,
-moment and level; without one a message is due at once."""
+Sends messages that are delivered later, and looks at, cancels and moves what waits. Bodies are kept
+as they are. Give at most one of delay, moment and level; without one a message is due at once."""
 
 _HEADERS: Final[Mapping[str, str]] = {
     DELAY: "Deliver this long after now: 90s, 1h52m, 2d, PT90S.",
@@ -33,91 +39,82 @@ _HEADERS: Final[Mapping[str, str]] = {
     f"{FORWARDED}NAME": "Goes along with the message as its header NAME.",
 }
 
-_REFUSALS: Final[Mapping[int, str]] = {
-    400: "A value cannot be used: the answer names it, and what is allowed.",
-    401: "No token, or one that is not known.",
-    403: "The token may not send this subject, or a page of another place asks.",
-    408: "The body took too long.",
-    413: "The body or the message is too large.",
-    415: "The body is no JSON.",
-    422: "The cluster refuses the message for good: its subject, or a time too far away.",
-    429: "Too much is asked at a time: again after Retry-After seconds.",
-    503: "The cluster takes no messages just now: again after Retry-After seconds.",
+_NAMES: Final[Mapping[str, str]] = {
+    "subject": "The subject that receivers take.",
+    "id": "The message's id.",
+    "subject_or_token": "Of POST the subject; else `cancel_token` of the answer to a POST.",
 }
+_PROBLEMS: Final = (Problem, SendProblem, ChangeProblem)
+_ONE: Final = "/v1/messages/{subject_or_token}"
+"""One path, as OpenAPI tells no two apart that differ in the names of their parts alone."""
+_URL: Final = "http://127.0.0.1:8700/v1/messages"
 
 
 class _Call(NamedTuple):
+    method: str
     path: str
     name: str
     summary: str
+    role: str
     curl: str
-    body: Mapping[str, Any]
-    answers: Sequence[type[msgspec.Struct]]
-    parameters: Sequence[Mapping[str, Any]] = ()
+    answers: tuple[Any, ...]
+    query: type[Request] = NoQuery
+    body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = {}
 
 
-def _calls() -> Sequence[_Call]:
+def _calls() -> Iterator[_Call]:
     anything = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
-    subject = {
-        "name": "subject",
-        "in": "path",
-        "required": True,
-        "description": "The subject that receivers take.",
-        "schema": {"type": "string"},
-    }
-    headers = [
-        {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
-        for name, text in _HEADERS.items()
-    ]
-    one, many = (schemas_of([kind])[0][0] for kind in (JsonMessage, list[JsonMessage]))
-    json = {"application/json": {"schema": {"oneOf": [one, many | {"maxItems": MESSAGES_MAX}]}}}
-    return (
-        _Call(
-            "/v1/messages/{subject}",
-            "send",
-            "Send a message.",
-            "curl -d 'it works' -H 'Delaywheel-Delay: 90s' http://127.0.0.1:8700/v1/messages/hello",
-            anything,
-            (Accepted,),
-            (subject, *headers),
-        ),
-        _Call(
-            "/v1/messages",
-            "send_json",
-            f"Send a message, or a list of up to {MESSAGES_MAX}.",
-            'curl --json \'[{"subject": "hello", "body": "it works", "delay": "90s"}]\' '
-            "http://127.0.0.1:8700/v1/messages",
-            json,
-            (Accepted, Accounted),
-        ),
+    messages = Annotated[list[JsonMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
+    listed = '[{"subject": "hello", "body": "it works", "delay": "90s"}]'
+    due = '{"due": "2026-12-24T18:00:00Z"}'
+    yield _Call(
+        *("POST", _ONE, "send", "Send a message.", "send"),
+        f"curl -d 'it works' -H 'Delaywheel-Delay: 90s' {_URL}/hello",
+        *((Accepted,), NoQuery, anything, _HEADERS),
     )
+    yield _Call(
+        *("POST", "/v1/messages", "send_json", "Send a message, or a list.", "send"),
+        f"curl --json '{listed}' {_URL}",
+        *((Accepted, Accounted), NoQuery, content_of(JsonMessage, messages)),
+    )
+    yield _Call(
+        *("GET", "/v1/messages", "list", "List what waits, the first due first.", "read"),
+        f"curl '{_URL}?subject=hello&limit=10'",
+        *((ListPage,), ListQuery),
+    )
+    yield _Call(
+        *("DELETE", "/v1/messages", "cancel_all", "Cancel all of a filter.", "change"),
+        f"curl -X DELETE '{_URL}?subject=hello&dry_run=true'",
+        *((CancelledMessages,), CancelQuery),
+    )
+    for path, url, by, query in (
+        (_ONE, f"{_URL}/$TOKEN", "", NoQuery),
+        ("/v1/messages/{subject}/{id}", f"{_URL}/hello/$ID", "_by_id", NameQuery),
+    ):
+        yield _Call(
+            *("GET", path, f"find{by}", "Show what became of a message.", "read"),
+            *(f"curl {url}", (Found,), query),
+        )
+        yield _Call(
+            *("DELETE", path, f"cancel{by}", "Cancel a message: it never comes.", "send"),
+            *(f"curl -X DELETE {url}", (ChangedMessage,), query),
+        )
+        yield _Call(
+            *("PATCH", path, f"move{by}", "Deliver a message at another time.", "send"),
+            *(f"curl -X PATCH --json '{due}' {url}", (ChangedMessage,), query, content_of(Move)),
+        )
 
 
 @cache
 def document() -> Mapping[str, Any]:
     """Return the document. Made once: that takes some tens of milliseconds."""
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "delaywheel gateway",
-            "version": installed_version(),
-            "description": _ABOUT,
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": "/"}],
-        "security": [{"bearer": []}, {}],
-        "paths": {call.path: {"post": _described(call)} for call in _calls()},
-        "components": {
-            "schemas": schemas_of([JsonMessage, Accepted, Accounted, SendProblem, Problem])[1],
-            "securitySchemes": {
-                "bearer": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "Made by `delaywheel admin token add`.",
-                }
-            },
-        },
-    }
+    paths: dict[str, dict[str, Any]] = {}
+    for call in _calls():
+        paths.setdefault(call.path, {})[call.method.lower()] = _described(call)
+    kinds = [kind for call in _calls() for kind in call.answers]
+    kinds += [JsonMessage, Move, *_PROBLEMS]
+    return document_of("delaywheel gateway", _ABOUT, paths, kinds)
 
 
 @cache
@@ -127,22 +124,31 @@ def document_json() -> bytes:
 
 
 def _described(call: _Call) -> dict[str, Any]:
-    answers, _ = schemas_of(list(call.answers))
-    refusal = {PROBLEM_TYPE: {"schema": schemas_of([SendProblem])[0][0]}}
-    accepted = answers[0] if len(answers) == 1 else {"oneOf": list(answers)}
+    names = {name: text for name, text in _NAMES.items() if f"{{{name}}}" in call.path}
+    texts = [("path", one) for one in names.items()] + [
+        ("header", one) for one in call.headers.items()
+    ]
     return {
         "operationId": call.name,
         "summary": call.summary,
-        "description": f"```\n{call.curl}\n```\nNeeds the role send.",
-        "parameters": list(call.parameters),
-        "requestBody": {"required": True, "content": dict(call.body)},
-        "responses": {
-            "202": {
-                "description": "Kept.",
-                "content": {"application/json": {"schema": accepted}},
+        "description": f"```\n{call.curl}\n```\nNeeds the role {call.role}.",
+        "parameters": [
+            {
+                "name": name,
+                "in": place,
+                "required": place == "path",
+                "description": text,
+                "schema": {"type": "string"},
             }
-        }
-        | {
-            str(code): {"description": text, "content": refusal} for code, text in _REFUSALS.items()
+            for place, (name, text) in texts
+        ]
+        + list(parameters_of(call.query, "query")),
+        **({} if call.body is None else {"requestBody": {"required": True, "content": call.body}}),
+        "responses": {
+            "2XX": {"description": "As asked.", "content": content_of(*call.answers)},
+            "default": {
+                "description": "A refusal: docs/http.md has the statuses and their words.",
+                "content": content_of(*_PROBLEMS, media_type=PROBLEM_TYPE),
+            },
         },
     }

@@ -1,7 +1,6 @@
 """Messages from requests to the cluster, and its receipts and refusals as answers."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -20,8 +19,10 @@ from delay_client import (
     Receipt,
     RetryableError,
 )
+from delay_protocol.basics.subjects import Patterns
 from delay_transport.http.access import Caller
 from delay_transport.http.problems import Problem, RequestError
+from gateway.times import rfc3339
 
 RETRY_AFTER_S: Final = 1
 """When to send again what the cluster could not take."""
@@ -47,6 +48,8 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", t
     """When it is due, RFC 3339, UTC."""
     due_ms: int
     """The same in ms since 1970."""
+    cancel_token: str
+    """Names it to look at it, cancel it or move it. It is no secret."""
     duplicate: bool
     """Whether the cluster had it already: nothing was added."""
 
@@ -95,13 +98,12 @@ class SendError(RequestError):
 
 
 def check_subject(caller: Caller, subject: str) -> None:
-    """Raise RequestError if a caller's token may not send a subject."""
-    if not caller.subjects:
-        return
-    beginnings = tuple(one[:-1] for one in caller.subjects if one.endswith("*"))
-    if subject not in caller.subjects and not subject.startswith(beginnings):
+    """Raise RequestError if a caller's token is not for a subject, or for all with a beginning."""
+    if not Patterns(caller.subjects).take(subject):
         raise RequestError(
-            403, "role", f"the token {caller.name} may not send {subject[:100]!a}: ask for another"
+            403,
+            "role",
+            f"the token {caller.name} is not for {subject[:100]!a}: ask for another",
         )
 
 
@@ -140,11 +142,11 @@ async def send_list(
 
 def accepted(receipt: Receipt) -> Accepted:
     """Return the answer for a receipt."""
-    due = datetime.fromtimestamp(receipt.due_ms / 1000, UTC)
     return Accepted(
         id=receipt.message_id,
-        due=due.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        due=rfc3339(receipt.due_ms),
         due_ms=receipt.due_ms,
+        cancel_token=receipt.cancel_token,
         duplicate=receipt.duplicate,
     )
 

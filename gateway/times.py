@@ -69,6 +69,12 @@ def parse_moment(text: str, where: str) -> datetime:
     )
 
 
+def rfc3339(ms: int) -> str:
+    """Return the text of a moment in ms since 1970: RFC 3339, UTC."""
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _of_unix(given: str, where: str) -> datetime:
     if float(given) >= _UNIX_S_MAX:
         raise BadValueError(

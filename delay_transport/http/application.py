@@ -16,7 +16,6 @@ from typing import Any
 
 import trio
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,12 +24,10 @@ from delay_transport.http.access import HttpAccess
 from delay_transport.http.api import Api
 from delay_transport.http.metric_families import Exposition
 from delay_transport.http.openapi import document_json
-from delay_transport.http.problems import RequestError
 from delay_transport.http.server import (
     METRICS_TYPE,
     json_response,
     make_application,
-    problem_of,
 )
 from delay_transport.http.tokens import Role
 
@@ -78,18 +75,6 @@ def make_server_application(
     async def openapi(_: Request) -> Response:
         return Response(document_json(api), media_type="application/json")
 
-    def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestError)
-        return problem_of(error)
-
-    def stray(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        kind = "method" if error.status_code == 405 else "not-found"
-        message = f"{error.detail}: see {api.prefix}/openapi.json for what there is"
-        response = problem_of(RequestError(error.status_code, kind, message))
-        response.headers.update(error.headers or {})
-        return response
-
     return make_application(
         [
             Route("/livez", livez),
@@ -100,5 +85,5 @@ def make_server_application(
             *more,
             *api.routes(access, context),
         ],
-        {HTTPException: stray, RequestError: refused},
+        document=f"{api.prefix}/openapi.json",
     )

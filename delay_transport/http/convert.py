@@ -32,10 +32,19 @@ def single_values(request: Request) -> dict[str, str]:
 
 async def body_of(request: Request, kind: type[B], *, bytes_max: int) -> B:
     """Return the body of a request, which is JSON and says so; raise RequestError."""
+    check_is_json(request)
+    return decode_body(await _read_body(request, bytes_max), kind)
+
+
+def check_is_json(request: Request) -> None:
+    """Raise RequestError if a request does not say that its body is JSON."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise RequestError(415, "media-type", "Content-Type must be application/json")
-    data = await _read_body(request, bytes_max)
+
+
+def decode_body(data: bytes, kind: type[B]) -> B:
+    """Return a body of JSON as a checked struct; raise BadValueError."""
     try:
         raw = msgspec.json.decode(data or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

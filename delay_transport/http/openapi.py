@@ -4,7 +4,7 @@ It is made from the operations and the structs that check requests, so it cannot
 than what is done.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -54,17 +54,24 @@ def document(api: Api) -> dict[str, Any]:
         path[operation.method.lower()] = _described(operation)
     kinds = [one.answer_type for one in api.operations]
     kinds += [one.body_type for one in api.operations if one.body_type is not None]
+    return document_of(api.title, api.about, paths, kinds)
+
+
+def document_of(
+    title: str, about: str, paths: Mapping[str, Any], kinds: Sequence[Any]
+) -> dict[str, Any]:
+    """Return a document: its paths, and the schemas of the structs that they refer to."""
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": api.title,
+            "title": title,
             "version": installed_version(),
-            "description": api.about,
+            "description": about,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {}],
-        "paths": paths,
+        "paths": dict(paths),
         "components": {
             "schemas": schemas_of([*kinds, Problem])[1],
             "securitySchemes": {
@@ -92,8 +99,8 @@ def _described(operation: Operation) -> dict[str, Any]:
         "description": f"Needs the role {operation.needed.value}.",
         "tags": [operation.path.split("/")[1]],
         "parameters": [
-            *_parameters(operation.path_type, "path"),
-            *_parameters(operation.query_type, "query"),
+            *parameters_of(operation.path_type, "path"),
+            *parameters_of(operation.query_type, "query"),
         ],
     }
     if operation.is_versioned:
@@ -106,29 +113,33 @@ def _described(operation: Operation) -> dict[str, Any]:
         refusals += _BODIES
         described["requestBody"] = {
             "required": True,
-            "content": _content(operation.body_type),
+            "content": content_of(operation.body_type),
         }
     described["responses"] = {
         str(operation.code): {
             "description": "As asked.",
-            "content": _content(operation.answer_type),
+            "content": content_of(operation.answer_type),
         }
     } | {
         str(code): {"description": _REFUSALS[code]}
-        | ({} if code in _BODILESS else {"content": _content(Problem, PROBLEM_TYPE)})
+        | ({} if code in _BODILESS else {"content": content_of(Problem, media_type=PROBLEM_TYPE)})
         for code in sorted(refusals)
     }
     return described
 
 
-def _content(
-    kind: Any,  # noqa: ANN401 (any type that msgspec knows)
+def content_of(
+    *kinds: Any,  # noqa: ANN401 (any types that msgspec knows)
     media_type: str = "application/json",
 ) -> dict[str, Any]:
-    return {media_type: {"schema": schemas_of([kind])[0][0]}}
+    """Return a body in JSON that is of one of these types."""
+    schemas, _ = schemas_of(kinds)
+    schema = schemas[0] if len(schemas) == 1 else {"oneOf": list(schemas)}
+    return {media_type: {"schema": schema}}
 
 
-def _parameters(kind: type[msgspec.Struct], place: str) -> Iterator[dict[str, Any]]:
+def parameters_of(kind: type[msgspec.Struct], place: str) -> Iterator[dict[str, Any]]:
+    """Yield a parameter of a `path` or a `query` for each field of a struct."""
     schema = schemas_of([kind])[1][kind.__name__]
     for name, property_schema in schema["properties"].items():
         described = dict(property_schema)

@@ -5,8 +5,8 @@ serves each of them as it is. Names in a path or a query come through exactly, o
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import hypercorn.config
@@ -18,6 +18,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -52,21 +53,34 @@ def json_response(value: object, code: int = 200) -> Response:
     return Response(msgspec.json.encode(value), code, media_type="application/json")
 
 
-def make_application(
-    routes: Sequence[Route],
-    exception_handlers: Mapping[Any, Callable[[Request, Exception], Response]] | None = None,
-) -> Starlette:
+def make_application(routes: Sequence[Route], *, document: str) -> Starlette:
     """Return an application of these routes. What is not quite one of them is not found.
 
-    A bug in an endpoint is logged with its traceback, and answered 500.
+    A RequestError is answered as the problem that it is. A bug in an endpoint is logged with its
+    traceback, and answered 500.
+
+    document: the path of the OpenAPI document, which says what there is
     """
+
+    def stray(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind = "method" if error.status_code == 405 else "not-found"
+        message = f"{error.detail}: see {document} for what there is"
+        response = problem_of(RequestError(error.status_code, kind, message))
+        response.headers.update(error.headers or {})
+        return response
+
+    def refused(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        return problem_of(error)
+
     for route in routes:
         # As it comes `$` lets a newline at the end go by unseen, and `.` knows none.
         pattern = route.path_regex.pattern.removesuffix("$")
         route.path_regex = re.compile(rf"{pattern}\Z", re.DOTALL)
     application = Starlette(
         routes=routes,
-        exception_handlers=exception_handlers,
+        exception_handlers={HTTPException: stray, RequestError: refused},
         middleware=[Middleware(_Outermost)],
     )
     # A redirect would lead to whatever host the request names.

@@ -1,6 +1,8 @@
 """gateway.app: requests to a cluster over HTTP, and what they are answered."""
 
 import asyncio
+import itertools
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ import pytest
 from starlette.types import ASGIApp, Message
 
 from delay_client import Overloaded, TimedOut
+from delay_client.messages.cancel_tokens import Place, encode_token
 from delay_client.testing import FakeCluster
 from delay_transport.http.access import AccessPolicy
 from delay_transport.http.tokens import Role, Token, Tokens, digest_of, encode_tokens
@@ -29,7 +32,13 @@ async def post(app: ASGIApp, path: str, body: bytes = b"", **headers: str) -> An
 
 
 async def ask(
-    app: ASGIApp, method: str, path: str, *parts: bytes, peer: str = "127.0.0.1", **headers: str
+    app: ASGIApp,
+    method: str,
+    path: str,
+    *parts: bytes,
+    query: str = "",
+    peer: str = "127.0.0.1",
+    **headers: str,
 ) -> Answer:
     """Send a request whose body comes in these parts; `_` in names of headers stands for `-`."""
     given = {"host": "127.0.0.1"} | {name.replace("_", "-"): v for name, v in headers.items()}
@@ -47,7 +56,7 @@ async def ask(
         "method": method,
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
         "client": (peer, 1),
         "server": ("127.0.0.1", 8700),
@@ -134,7 +143,8 @@ def test_each_message_of_a_list_has_its_outcome() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "headers", "code", "kind"),
     [
-        ("/v1/messages/a%2Fb", b"", {}, 422, "subject"),
+        ("/v1/messages/a b", b"", {}, 422, "subject"),
+        ("/v1/messages/a/b", b"", {}, 405, "method"),
         ("/v1/messages/a", b"x" * 2_000_000, {}, 413, "too-large"),
         ("/v1/messages/a", b"", {"delaywheel_delay": "9999d"}, 422, "too-far"),
         ("/v1/messages/a", b"", {"delaywheel_delay": "9"}, 400, "bad-value"),
@@ -152,7 +162,7 @@ def test_what_is_wrong_is_answered_as_a_problem(
     path: str, body: bytes, headers: dict[str, str], code: int, kind: str
 ) -> None:
     async def test(_: FakeCluster, app: ASGIApp) -> None:
-        answer = await post(app, path.replace("%2F", "/"), body, **headers)
+        answer = await post(app, path, body, **headers)
         assert (answer.code, answer.json["code"]) == (code, kind)
         assert answer.headers["content-type"] == "application/problem+json"
         assert len(answer.json["detail"]) > 20
@@ -259,3 +269,77 @@ def test_without_tokens_others_are_refused() -> None:
         assert (answer.code, answer.json["code"]) == (403, "peer")
 
     play(test)
+
+
+def test_what_a_role_may_do_with_messages_that_wait(tmp_path: Path) -> None:
+    def token(name: str, role: Role, *subjects: str) -> Token:
+        return Token(name=name, role=role, sha256=digest_of(name), subjects=subjects)
+
+    path = tmp_path / "tokens.json"
+    roles = [token(role.value, role) for role in Role]
+    path.write_bytes(encode_tokens([*roles, token("some", Role.CHANGE, "orders.*")]))
+    named, at = "/v1/messages/orders.paid/one", b'{"due": "2026-12-24T18:00:00Z"}'
+    token_of_other = encode_token(Place(0, 1, "paid", "one"))
+    calls = {
+        "list": ("GET", "/v1/messages", b"", "subject=orders.*"),
+        "find": ("GET", named, b"", ""),
+        "cancel": ("DELETE", named, b"", ""),
+        "move": ("PATCH", named, at, ""),
+        "cancel all": ("DELETE", "/v1/messages", b"", "subject=orders.*"),
+        "list others": ("GET", "/v1/messages", b"", "subject=order*"),
+        "list all": ("GET", "/v1/messages", b"", "due_after=0"),
+        "cancel other": ("DELETE", f"/v1/messages/{token_of_other}", b"", ""),
+        "cancel others": ("DELETE", "/v1/messages", b"", "subject=*&due_after=0"),
+    }
+
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        async def allowed(name: str) -> set[str]:
+            headers = {"authorization": f"Bearer {name}", "content_type": "application/json"}
+            found = set()
+            for call, (method, path, body, query) in calls.items():
+                answer = await ask(app, method, path, body, query=query, **headers)
+                # There is no such message, and nobody to be asked for lists.
+                assert answer.code in {403, 404, 503}, (call, answer)
+                if answer.code != 403:
+                    found.add(call)
+            return found
+
+        looks = {"list", "find", "list others", "list all"}
+        changes = {"cancel", "move", "cancel other"}
+        assert await allowed("read") == looks
+        assert await allowed("send") == changes
+        assert await allowed("change") == await allowed("admin") == calls.keys()
+        assert await allowed("some") == {"list", "find", "cancel", "move", "cancel all"}
+
+    play(test, path)
+
+
+def test_the_document_has_each_route_and_its_curl() -> None:
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        document = (await ask(app, "GET", "/v1/openapi.json")).json
+        listed = {
+            (re.sub(r"\{\w+\}", "x", path), method.upper())
+            for path, methods in document["paths"].items()
+            for method in methods
+        }
+        for path, method in itertools.product({path for path, _ in listed}, _METHODS):
+            answer = await ask(app, method, path)
+            assert (answer.code != 405) is ((path, method) in listed), (method, path)
+        for path, methods in document["paths"].items():
+            for method, call in methods.items():
+                curl = call["description"].splitlines()[1]
+                sent = "-X" in curl or "-d" in curl or "--json" in curl
+                assert curl.startswith("curl ")
+                assert sent is (method != "get")
+                names = {one["name"] for one in call["parameters"] if one["in"] == "path"}
+                assert names == set(re.findall(r"\{(\w+)\}", path))
+        text = msgspec.json.encode(document).decode()
+        named = set(re.findall(r"#/components/schemas/(\w+)", text))
+        assert named <= document["components"]["schemas"].keys()
+        # OpenAPI tells no two paths apart that differ in the names of their parts alone.
+        assert len({re.sub(r"\{\w+\}", "{}", path) for path in document["paths"]}) == 3
+
+    play(test)
+
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

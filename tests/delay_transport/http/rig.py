@@ -22,7 +22,9 @@ async def _hello(request: Request) -> Response:
 @asynccontextmanager
 async def serving(*routes: Route) -> AsyncIterator[Address]:
     """Serve /hello and these routes on a free port, 30 s at most; yield where."""
-    application = make_application([Route("/hello", _hello, methods=["GET", "POST"]), *routes])
+    application = make_application(
+        [Route("/hello", _hello, methods=["GET", "POST"]), *routes], document="/openapi.json"
+    )
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             address = await nursery.start(

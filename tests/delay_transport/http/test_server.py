@@ -227,4 +227,6 @@ async def test_a_bug_in_an_endpoint_is_logged_with_its_traceback_and_answered() 
 async def test_an_address_that_is_taken_is_a_typed_error() -> None:
     async with serving() as (host, port):
         with pytest.raises(ListenError, match=f"{host}:{port}"):
-            await serve_application(make_application([]), f"{host}:{port}", connections_max=1)
+            await serve_application(
+                make_application([], document=""), f"{host}:{port}", connections_max=1
+            )
