@@ -117,6 +117,9 @@ class Gateway:
                 response = await act(request, self._admit(request, needed))
             except RequestError as refusal:
                 response = problem_of(refusal)
+                if refusal.code in {408, 413}:
+                    # The rest of the body would be read to its end, which may be far.
+                    response.headers["Connection"] = "close"
             except ClientDisconnect:
                 response = Response(status_code=400)
             finally:

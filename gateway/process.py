@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import structlog
 import uvloop
@@ -16,11 +17,15 @@ from delay_transport.http.addresses import is_loopback
 from delay_transport.http.server_tokens import read_server_tokens
 from delay_transport.http.tokens import Tokens
 from delay_transport.seams.errors import ConfigError
+from delay_transport.seams.process import allow_open_files
 from delay_transport.seams.runtime import parse_address
 from delay_transport.settings.watched_file import LOOK_S
 from gateway.app import Gateway
 from gateway.cluster import Cluster
-from gateway.server import HttpServer
+from gateway.server import CONNECTIONS_MAX, HttpServer
+
+OTHER_FILES: Final = 200
+"""Open files beside connections of callers: those to servers, the log."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -42,6 +47,8 @@ def run(
     tokens = Tokens(token_file)
     tokens.read()
     check_exposure(listen, tokens)
+    if allow_open_files(CONNECTIONS_MAX + OTHER_FILES) < CONNECTIONS_MAX + OTHER_FILES:
+        _log.warning("the limit of open files allows fewer connections", most=CONNECTIONS_MAX)
     shown = {} if cluster_token_file is None else read_server_tokens(cluster_token_file)
     uvloop.run(_serve(Cluster(meta, shown), meta, listen, tokens))
 
