@@ -1,4 +1,4 @@
-"""`delaywheel dev`: a meta server, a delay server and a receiver that prints, for developers."""
+"""`delaywheel dev`: a meta server, a delay server, a gateway and a receiver that prints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,22 +29,39 @@ from delaywheel.shared.options import option
     "Repeatable; `hello*` without it, `--print ''` for none.",
     to="subjects",
 )
-def dev(*, data: Path | None, meta: str, listen: str, http: str, subjects: tuple[str, ...]) -> None:
+@option("--gateway HOST:PORT", "Where the gateway takes HTTP.", default="127.0.0.1:8700")
+def dev(
+    *,
+    data: Path | None,
+    meta: str,
+    listen: str,
+    http: str,
+    subjects: tuple[str, ...],
+    gateway: str,
+) -> None:
     """Run all that a service needs to send and receive, in this terminal, until Ctrl-C.
 
-    It starts a meta server, a delay server and a receiver that prints what it gets, and shows what
-    to paste. Logs go to files beside the data. It is for development: one copy of each message, no
-    secret, this machine only.
+    It starts a meta server, a delay server, a gateway where its libraries are installed, and a
+    receiver that prints what it gets, and shows what to paste. Logs go to files beside the data.
+    It is for development: one copy of each message, no secret, this machine only.
 
     \b
     Examples:
       delaywheel dev
       delaywheel dev --data ~/.delaywheel-dev --print 'orders.*'
       delaywheel send --meta 127.0.0.1:8080 --subject hello --delay 3s "it works"
+      curl -d "it works" -H "Delaywheel-Delay: 3s" http://127.0.0.1:8700/v1/messages/hello
     """
     from delaywheel.servers.dev_processes import run
 
-    run(data=data, meta=meta, listen=listen, http=http, subjects=_wanted(subjects))
+    run(
+        data=data,
+        meta=meta,
+        listen=listen,
+        http=http,
+        gateway=gateway,
+        subjects=_wanted(subjects),
+    )
 
 
 def _wanted(subjects: Sequence[str]) -> list[str]:

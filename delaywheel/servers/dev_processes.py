@@ -1,6 +1,7 @@
 """The processes of `delaywheel dev`, and the receiver that prints."""
 
 import contextlib
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ _PASTE: Final = """\
 meta server    {meta}
 delay server   {listen}
 its HTTP       {http}
+gateway        {gateway}
 logs and data  {data}
 
 send:
@@ -39,7 +41,20 @@ receive:
 Ctrl-C stops all of it."""
 
 
-def run(*, data: Path | None, meta: str, listen: str, http: str, subjects: Sequence[str]) -> None:
+_LIBRARIES: Final = ("aiohttp", "httptools", "uvicorn", "uvloop")
+"""The extra `gateway`."""
+_NO_GATEWAY: Final = "none: install delaywheel with its extra `gateway` to have one"
+
+
+def run(
+    *,
+    data: Path | None,
+    meta: str,
+    listen: str,
+    http: str,
+    gateway: str,
+    subjects: Sequence[str],
+) -> None:
     """Run the servers, and print what comes, until Ctrl-C, SIGTERM, or the terminal closes.
 
     Raises DataDirectoryError if `data` is the directory of somebody else.
@@ -52,29 +67,37 @@ def run(*, data: Path | None, meta: str, listen: str, http: str, subjects: Seque
         make_private_directory(data, group_may_read=False, own=_OWN_NAMES)
         meta_place, delay_place = (data / name for name in _OWN_NAMES)
         stack.enter_context(
-            _process("meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=meta_place)
+            _process(
+                *("meta-server", "--data", str(meta_place)),
+                *("--http", meta, "--listen", "127.0.0.1:0"),
+                log_path=data / "meta.log",
+            )
         )
         stack.enter_context(
             _process(
-                *("delay-server", "--meta", meta, "--listen", listen, "--http", http),
+                *("delay-server", "--data", str(delay_place)),
+                *("--meta", meta, "--listen", listen, "--http", http),
                 *("--group", "dev", "--node-id", "dev"),
-                place=delay_place,
+                log_path=data / "delay.log",
             )
         )
-        click.echo(_PASTE.format(meta=meta, listen=listen, http=http, data=data))
+        if all(map(importlib.util.find_spec, _LIBRARIES)):
+            words = ("gateway", "--meta", meta, "--listen", gateway)
+            stack.enter_context(_process(*words, log_path=data / "gateway.log"))
+        else:
+            gateway = _NO_GATEWAY
+        click.echo(_PASTE.format(meta=meta, listen=listen, http=http, gateway=gateway, data=data))
         with contextlib.suppress(KeyboardInterrupt):
             anyio.run(_print, meta, subjects)
 
 
 @contextlib.contextmanager
-def _process(command: str, *arguments: str, place: Path) -> Iterator[None]:
+def _process(command: str, *arguments: str, log_path: Path) -> Iterator[None]:
     """Start one server and wait until it is ready; stop it at the end."""
-    place.mkdir(mode=0o700, exist_ok=True)
-    log_path = place.with_suffix(".log")
     with log_path.open("a") as log:
         # A group of its own: Ctrl-C goes to this process alone, which stops them in order.
         child = subprocess.Popen(  # noqa: S603 (our own command)
-            [sys.executable, "-m", "delaywheel", command, "--data", str(place), *arguments],
+            [sys.executable, "-m", "delaywheel", command, *arguments],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

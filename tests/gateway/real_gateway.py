@@ -28,21 +28,13 @@ class Gateway(NamedTuple):
     process: "subprocess.Popen[str]"
     log_path: Path
 
-    def ask(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None = None,
-        *,
-        timeout_s: float = 30,
-        **h: str,
-    ) -> Said:
+    def ask(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Said:
         """Return the answer; `_` in names of headers stands for `-`."""
         host, _, port = self.address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
         try:
-            headers = {name.replace("_", "-"): value for name, value in h.items()}
-            connection.request(method, target, body=body, headers=headers)
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, target, body=body, headers=named)
             with connection.getresponse() as answer:
                 found = {name.lower(): value for name, value in answer.getheaders()}
                 return Said(answer.status, found, json.loads(answer.read() or b"null"))
