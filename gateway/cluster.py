@@ -26,6 +26,8 @@ ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one answer."""
 AT_ONCE: Final = 8
 """Requests to one server at a time; others wait for their turn. A delay server takes so many."""
+LOOKS_MAX: Final = 32
+"""Questions to all masters at a time: their answers are in memory. One more is refused."""
 GROUPS_S: Final = 1.0
 """Seconds for which it is known who is the master of which group."""
 _API: Final = ("api", "v1")
@@ -70,6 +72,7 @@ class Cluster:
         self._tokens = tokens
         self._groups: dict[str, Json] = {}
         self._known_until = 0.0
+        self._looks = 0
 
     async def __aenter__(self) -> Self:
         """Open the connections' pool."""
@@ -140,9 +143,12 @@ class Cluster:
 
         query_of: the parameters for a delay group
 
-        Raises RequestError for a request that is refused for what it is, and NoAnswerError if
-        nobody answers.
+        Raises RequestError for a request that is refused for what it is, or is one too many, and
+        NoAnswerError if nobody answers.
         """
+        if self._looks >= LOOKS_MAX:
+            why = f"{LOOKS_MAX} requests ask all delay groups just now: ask again"
+            raise RequestError(429, "busy", why, retry_after_s=1)
 
         async def ask(group: str) -> Json | RequestError:
             try:
@@ -150,9 +156,14 @@ class Cluster:
             except RequestError as error:
                 return error
 
-        names = sorted(await self.groups())
         by_group, away = dict[str, Json](), dict[str, str]()
-        for name, found in zip(names, await asyncio.gather(*map(ask, names)), strict=True):
+        self._looks += 1
+        try:
+            names = sorted(await self.groups())
+            answers = await asyncio.gather(*map(ask, names))
+        finally:
+            self._looks -= 1
+        for name, found in zip(names, answers, strict=True):
             if not isinstance(found, RequestError):
                 by_group[name] = found
             elif found.code in _OF_THE_REQUEST:

@@ -83,13 +83,13 @@ def from_headers(subject: str, headers: Mapping[str, str], body: bytes) -> Outgo
     }
     if "" in forwarded:
         raise BadValueError(field=FORWARDED, value="", allowed="the name of a header behind it")
-    return _message(
+    return OutgoingMessage(
         subject,
         body,
-        when,
-        message_id=_key_of(headers),
+        *(when.delay_s, when.at, _key_of(headers)),
         headers=forwarded or None,
         content_type=headers.get("content-type"),
+        level=when.level,
     )
 
 
@@ -147,13 +147,13 @@ def _from_struct(given: JsonMessage, where: str = "") -> OutgoingMessage:
         # As it came, not as a client of Python would write a mapping.
         body = msgspec.json.encode(body)
     is_value = given.body_base64 is None and not isinstance(given.body, str)
-    return _message(
+    return OutgoingMessage(
         given.subject,
         body,
-        when,
-        message_id=given.id,
+        *(when.delay_s, when.at, given.id),
         headers=given.headers,
         content_type=given.content_type or ("application/json" if is_value else None),
+        level=when.level,
     )
 
 
@@ -187,24 +187,3 @@ def _key_of(headers: Mapping[str, str]) -> str | None:
             field=IDEMPOTENCY_KEY, value=key, allowed=f"1 to {KEY_LENGTH_MAX} characters"
         )
     return key
-
-
-def _message(
-    subject: str,
-    body: str | bytes,
-    when: When,
-    *,
-    message_id: str | None,
-    headers: Mapping[str, str] | None,
-    content_type: str | None,
-) -> OutgoingMessage:
-    return OutgoingMessage(
-        subject,
-        body,
-        when.delay_s,
-        when.at,
-        message_id,
-        headers=headers,
-        content_type=content_type,
-        level=when.level,
-    )

@@ -47,8 +47,7 @@ def run(
     tokens = Tokens(token_file)
     tokens.read()
     check_exposure(listen, tokens)
-    if allow_open_files(CONNECTIONS_MAX + OTHER_FILES) < CONNECTIONS_MAX + OTHER_FILES:
-        _log.warning("the limit of open files allows fewer connections", most=CONNECTIONS_MAX)
+    allow_open_files(CONNECTIONS_MAX + OTHER_FILES)
     shown = {} if cluster_token_file is None else read_server_tokens(cluster_token_file)
     uvloop.run(_serve(Cluster(meta, shown), meta, listen, tokens))
 

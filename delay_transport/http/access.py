@@ -46,7 +46,7 @@ class Caller:
     name: str
     role: Role
     subjects: tuple[str, ...] = ()
-    """Patterns of what it may send; none: all."""
+    """Patterns of the subjects that it may use; none: all."""
 
 
 def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:

@@ -45,10 +45,10 @@ class Role(Enum):
     """What somebody may do."""
 
     SEND = "send"
-    """Send messages, at a gateway."""
+    """Send messages, and cancel or move each, at a gateway."""
     READ = "read"
     CHANGE = "change"
-    """Send, look, cancel and move, at a gateway."""
+    """Send, look, cancel and move, also all of a filter, at a gateway."""
     ADMIN = "admin"
 
     def covers(self, needed: "Role") -> bool:
@@ -69,7 +69,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
     """Of the token's text."""
     subjects: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
-    """Patterns of what it may send at a gateway; none: all."""
+    """Patterns of the subjects that it is for at a gateway; none: all."""
     created: Annotated[str, msgspec.Meta(max_length=40)] = ""
     """When, for people."""
 

@@ -35,12 +35,16 @@ def token() -> None:
 @click.argument("name")
 @option(
     "--role",
-    "read: look at everything; admin: change it too. At a gateway also send: send messages; and "
-    "change: send, look, cancel and move.",
+    "read: look at everything; admin: change it too. At a gateway also send: send messages, and "
+    "cancel or move each; and change: send, look, cancel and move, also all of a filter.",
     type=click.Choice(["read", "admin", "send", "change"]),
     required=True,
 )
-@option("--subject PATTERN", "Send only such subjects; may be given more than once.", multiple=True)
+@option(
+    "--subject PATTERN",
+    "Only for such subjects, at a gateway; may be given more than once.",
+    multiple=True,
+)
 @_FILE
 def add(*, name: str, role: str, subject: Sequence[str], file: Path) -> None:
     """Make a token called NAME and print it, once.

@@ -150,6 +150,27 @@ def test_one_that_is_slow_or_endless_holds_up_nobody_for_long(
         play(meta, test)
 
 
+def test_one_look_too_many_is_to_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOKS_MAX", 2)
+
+    def slow(*_: object) -> tuple[int, bytes]:
+        time.sleep(0.3)
+        return 200, b"{}"
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.groups()
+        looks = [asyncio.create_task(cluster.ask_masters("GET", "list")) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(RequestError, match="ask again") as refused:
+            await cluster.ask_masters("GET", "list")
+        assert (refused.value.code, refused.value.retry_after_s) == (429, 1)
+        await asyncio.gather(*looks)
+        assert (await cluster.ask_masters("GET", "list")).away == {}
+
+    with cluster_of({"d1": slow}) as meta:
+        play(meta, test)
+
+
 def test_a_token_goes_to_those_alone_whom_the_file_names() -> None:
     seen: dict[str, str | None] = {}
 
