@@ -289,6 +289,7 @@ def test_what_a_role_may_do_with_messages_that_wait(tmp_path: Path) -> None:
         "list others": ("GET", "/v1/messages", b"", "subject=order*"),
         "list all": ("GET", "/v1/messages", b"", "due_after=0"),
         "cancel other": ("DELETE", f"/v1/messages/{token_of_other}", b"", ""),
+        "move other": ("PATCH", f"/v1/messages/{token_of_other}", at, ""),
         "cancel others": ("DELETE", "/v1/messages", b"", "subject=*&due_after=0"),
     }
 
@@ -305,7 +306,7 @@ def test_what_a_role_may_do_with_messages_that_wait(tmp_path: Path) -> None:
             return found
 
         looks = {"list", "find", "list others", "list all"}
-        changes = {"cancel", "move", "cancel other"}
+        changes = {"cancel", "move", "cancel other", "move other"}
         assert await allowed("read") == looks
         assert await allowed("send") == changes
         assert await allowed("change") == await allowed("admin") == calls.keys()
