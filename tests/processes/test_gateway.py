@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from delay_transport.seams.process import allow_open_files
-from tests.gateway.real_gateway import Gateway, gateway
 from tests.ports import closed_port
+from tests.processes.real_gateway import Gateway, gateway
 from tests.processes.real_processes import RecordingBroker, until
 from tests.processes.test_nodes import Cluster
 from tests.processes.test_replicas import ELECTED_S, QUICK_TIMEOUT, Group
