@@ -15,10 +15,10 @@ from gateway.cluster import Cluster, Json, NoAnswerError
 from gateway.meant import ListQuery
 from gateway.times import rfc3339
 
-_LAST: Final = 2**63 - 1
+_LAST: Final = 10**18 - 1
 """A sequence that no message comes behind."""
 
-_CURSOR: Final = re.compile(r"(\d{1,18})\.(\d{1,19})\.(.*)", re.ASCII | re.DOTALL)
+_CURSOR: Final = re.compile(r"(\d{1,18})\.(\d{1,18})\.(.*)", re.ASCII | re.DOTALL)
 _Key = tuple[int, str, int]
 """Due time in ms, delay group, sequence: the order of a list."""
 

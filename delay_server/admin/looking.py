@@ -99,7 +99,7 @@ class ListQuery(Pending, frozen=True, kw_only=True):
     ids: Annotated[bool, about("With message ids: items are read, not columns.")] = False
     after: Annotated[
         Annotated[str, Meta(pattern=r"^(\d{1,18}\.\d{1,18})?$")],
-        about("`next` of the page before."),
+        about("`next` of the page before, or DUE_MS.SEQUENCE: what comes behind such a message."),
     ] = ""
     limit: Annotated[Annotated[int, Meta(ge=1, le=PAGE_MAX)], about("Messages wanted at most.")] = (
         100

@@ -75,7 +75,6 @@ async def test_a_list_goes_on_where_the_page_before_ended_whatever_came_and_went
         ("subject=s&due_from=5&due_to=5", "due_to"),
         ("subject=s&due_from=-1", "due_from"),
         ("subject=s&after=x", "after"),
-        ("subject=s&after=", "after"),
         ("subject=s&after=1.2.3", "after"),
         ("subject=s&after=1.9223372036854775808", "after"),
         ("subject=s&after=%C2%B2.1", "after"),
@@ -102,7 +101,7 @@ async def test_a_list_begins_behind_any_message_that_is_named() -> None:
             assert behind["items"] == rows[place + 1 :]
         # Of all that are due then, none or all come again.
         assert (await listed(operator, f"subject=a.b&after={due_ms}.0"))["items"] == rows
-        last = 2**63 - 1
+        last = 10**18 - 1
         assert (await listed(operator, f"subject=a.b&after={due_ms}.{last}"))["items"] == []
         # What is not asked for stays out.
         late = await listed(operator, f"subject=a.b&after=0.7&due_from={due_ms + 1}")
