@@ -24,7 +24,7 @@ class Reject(Exception):
     def __init__(self, reason: object) -> None:
         super().__init__(reason)
         self.reason = text_of(reason)
-        """A text of what was given. 255 bytes of its UTF-8 are kept."""
+        """A text of what was given. Up to 1,024 bytes of its UTF-8 are kept."""
 
 
 ENDS_PROGRAM: Final = (KeyboardInterrupt, SystemExit)

@@ -172,7 +172,7 @@ class ReceivedMessage:
         self._put_off(delay_to_ms(delay))
 
     async def reject(self, reason: object) -> None:
-        """Make the message a dead letter, with a reason of which 255 bytes are kept."""
+        """Make the message a dead letter, with a reason of which up to 1,024 bytes are kept."""
         self.refuse(reason)
 
     def refuse(self, reason: object) -> None:

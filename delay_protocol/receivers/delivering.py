@@ -11,7 +11,7 @@
     1 DONE        nothing: the message is done with
     2 RELEASE     nothing: it goes to others, or comes again; it counts as no attempt
     3 LATER       its item, with another due time: it comes again then
-    4 REFUSED     the reason, UTF-8, at most 255 bytes: a dead letter
+    4 REFUSED     the reason, UTF-8, at most 1024 bytes: a dead letter
 
 All integers are big-endian and signed. A sequence is a number within the delay group and tells a
 message as long as it is unsettled; after LATER the message has another one, and the same id.
@@ -28,7 +28,7 @@ DELIVER_ITEMS_MAX: Final = 1024
 """Items of one DELIVER: what is beyond comes in the next."""
 SETTLE_ITEMS_MAX: Final = 2048
 """Sequences of one SETTLE: so many take the server some 10 ms, and 50 if all are REFUSED."""
-REFUSED_BYTES_MAX: Final = 255
+REFUSED_BYTES_MAX: Final = 1024
 """Bytes of the reason of a REFUSED."""
 
 _COUNT: Final = struct.Struct(">i")

@@ -11,8 +11,8 @@ from delay_protocol.basics.codes import ItemCode
 from sender.outcomes.dead import Refusal
 
 REASON_BYTES_MAX: Final = 1024
-"""Bytes of the text that says why a message was given up; where it would be longer, its oldest
-refusals are left out."""
+"""Bytes of the text that says why a message was given up. Where it would be longer, its oldest
+refusals are left out, and what the last one said is cut."""
 REASON_BYTES_MIN: Final = 512
 """However full a batch is, a reason may have so much."""
 
@@ -48,8 +48,9 @@ class DeadReason(msgspec.Struct, frozen=True, kw_only=True):
 def encode_reason(last: Refusal, tries: int, *, bytes_max: int) -> bytes:
     """Return the text for a message whose last refusal this was, of at most `bytes_max` bytes.
 
-    Where it would be longer the oldest refusals are left out.
+    Where it would be longer the oldest refusals are left out, and what the last one said is cut.
     """
+    most = max(bytes_max, REASON_BYTES_MIN)
     refusals = last.all()
     texts = [_text(one) for one in refusals]
     while True:
@@ -63,9 +64,16 @@ def encode_reason(last: Refusal, tries: int, *, bytes_max: int) -> bytes:
             refusals=tuple(texts),
         )
         encoded = msgspec.json.encode(reason)
-        if len(encoded) <= max(bytes_max, REASON_BYTES_MIN) or not texts:
+        excess = len(encoded) - most
+        if excess <= 0 or not texts:
             return encoded
-        del texts[0]
+        if len(texts) > 1:
+            del texts[0]
+        else:
+            # A character is one byte at the least, and six at the most: `\u0000`.
+            (only,) = texts
+            kept = only.said[: -max(excess // 6, 1)]
+            texts = [msgspec.structs.replace(only, said=kept)] if only.said else []
 
 
 def _text(refusal: Refusal) -> RefusalText:

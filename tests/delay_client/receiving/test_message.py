@@ -217,7 +217,7 @@ def bad_later() -> RetryLater:
         (Reject(ValueError("x")), Verdict.REFUSED, b"x"),
         (Reject(None), Verdict.REFUSED, b"None"),
         (Reject("\ud800"), Verdict.REFUSED, b"?"),
-        (Reject("x" * 10**6), Verdict.REFUSED, b"x" * 255),
+        (Reject("x" * 10**6), Verdict.REFUSED, b"x" * 1024),
         (
             Reject(Unprintable()),
             Verdict.REFUSED,

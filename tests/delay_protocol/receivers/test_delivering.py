@@ -87,7 +87,7 @@ def row(sequence: int, verdict: int, size: int) -> bytes:
         (count(1) + row(1, 1, 1) + b"x", "1 bytes with DONE of sequence 1"),
         (count(1) + row(1, 2, 1) + b"x", "1 bytes with RELEASE of sequence 1"),
         (count(1) + row(1, 3, 0), "0 bytes with LATER of sequence 1"),
-        (count(1) + row(1, 4, 256) + bytes(256), "256 bytes with REFUSED of sequence 1"),
+        (count(1) + row(1, 4, 1025) + bytes(1025), "1025 bytes with REFUSED of sequence 1"),
         (count(2) + row(1, 3, -1) + row(2, 3, 1), "are not those of what follows"),
         (count(1) + row(1, 3, 2**31 - 1) + b"x", "are not those of what follows"),
     ],
@@ -131,7 +131,7 @@ def test_an_answer_that_is_none_is_refused(body: bytes, sentence: str) -> None:
         [Settled(1, 9)],
         [Settled(1, Verdict.DONE, b"x")],
         [Settled(1, Verdict.LATER)],
-        [Settled(1, Verdict.REFUSED, bytes(256))],
+        [Settled(1, Verdict.REFUSED, bytes(1025))],
         [Settled(1, Verdict.DONE)] * (SETTLE_ITEMS_MAX + 1),
     ],
 )

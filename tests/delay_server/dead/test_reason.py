@@ -33,6 +33,20 @@ def test_a_reason_is_read_back_and_never_longer_than_it_may_be(
     assert kept == [(code, at_ms) for _, code, at_ms in history][len(history) - len(kept) :]
 
 
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=1024), st.integers(0, 2000))
+def test_as_much_is_kept_of_what_a_receiver_said_as_there_is_room_for(
+    said: str, bytes_max: int
+) -> None:
+    last = Refusal("g", 3, 1, 1, said=said)
+    found = decode_reason(text := encode_reason(last, 1, bytes_max=bytes_max))
+    assert found is not None
+    assert len(text) <= (most := max(bytes_max, REASON_BYTES_MIN))
+    [only] = found.refusals
+    assert said.startswith(only.said)
+    # What is cut is at most a few characters more than had to be.
+    assert only.said == said or len(text) > most - 20
+
+
 def test_what_a_newer_version_adds_is_passed_over() -> None:
     text = b'{"code":3,"group":"g","tries":3,"refused":3,"first_ms":1,"last_ms":2,"why":"new"}'
     found = decode_reason(text)
