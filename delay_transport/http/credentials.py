@@ -139,6 +139,11 @@ class Credentials:
         )
         return reason, True
 
+    def token_of_receiver(self, name: str) -> str:
+        """Return the token to receive under a name; empty where there is no secret."""
+        entries = self._secret.entries
+        return receiver_token(entries[0], name) if entries else ""
+
     def _refusal(self, reason: str) -> UnauthenticatedError:
         self.unauthenticated += 1
         return UnauthenticatedError(reason)

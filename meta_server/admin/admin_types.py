@@ -27,6 +27,8 @@ from meta_server.known.model import (
     Receiver,
     Route,
     Versioned,
+    Webhook,
+    WebhookSettings,
 )
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -207,6 +209,78 @@ class ReceiverSet(Request, frozen=True, kw_only=True):
     """In their place: the level of the first wait, by the table of `delay.levels`."""
     unsettled_tries: Tries | None = None
     """Receivers that end with a message before it is a dead letter; null: as each receiver says."""
+
+
+class WebhookShown(WebhookSettings, frozen=True, kw_only=True):
+    """A webhook, without its secrets, and the subscription and policy of its name."""
+
+    secret_count: int
+    """Secrets that it has; two while one is exchanged."""
+    subjects: tuple[str, ...]
+    """Subjects that it gets."""
+    tries: Tries | None
+    """Times that a message is posted before it is a dead letter; null: 16."""
+    waits: Waits
+    """Delays after each try; empty: from 1 s, each twice as long, up to an hour."""
+    first_level: Level | None
+    """In their place: the level of the first wait."""
+
+
+class WebhookSet(Request, frozen=True, kw_only=True):
+    """A webhook as it is to be."""
+
+    url: Annotated[str, Meta(max_length=2000)] = ""
+    """The address that its messages are posted to, http or https; empty: each message names its
+    own, whose host is one of `hosts`."""
+    subjects: Patterns = ()
+    """Subjects that it gets; with a * at its end all that begin so, * alone all that there are."""
+    secrets: Annotated[tuple[Text, ...], Meta(max_length=2)] = ()
+    """`whsec_` and base64 of 24 to 64 random bytes; two while one is exchanged. Empty: those that
+    it has stay."""
+    hosts: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    """Where there is no `url`: hosts that messages may name, such as `api.example.com`,
+    `*.example.com`, and with a port where it is not that of http or https."""
+    private: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    """Addresses and networks that it may be at though they are loopback, private or link-local,
+    such as `10.1.0.0/16`."""
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 10
+    """Requests of one gateway at a time at the most."""
+    rate_per_s: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    """Requests of one gateway in a second at the most; null: as many as it takes."""
+    timeout_s: Annotated[float, Meta(ge=0.1, le=120)] = 15.0
+    """Seconds for a request and its answer."""
+    tries: Tries | None = None
+    """Times that a message is posted before it is a dead letter; null: 16."""
+    waits: Waits = ""
+    """Delays after each try, such as `5s 5m 30m 2h`; empty: from 1 s, each twice as long, up to an
+    hour."""
+    first_level: Level | None = None
+    """In their place: the level of the first wait, by the table of `delay.levels`."""
+    disabled: Text = ""
+    """Why nothing is to be posted: its messages wait. Empty: messages are posted."""
+
+
+class Disabling(Request, frozen=True, kw_only=True):
+    """A webhook is to be disabled."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=255)] = "an operator disabled it"
+    """Why."""
+
+
+class WebhookRevealed(Webhook, frozen=True, kw_only=True):
+    """A webhook with its secrets."""
+
+    subjects: tuple[str, ...]
+    """Subjects that it gets."""
+    receiver_token: str
+    """The token to receive under its name; empty where the cluster has no secret."""
+
+
+class WebhooksRevealed(Answer, frozen=True, kw_only=True):
+    """All webhooks, as gateways need them."""
+
+    webhooks: list[WebhookRevealed]
+    """In no order."""
 
 
 class RouteExtension(Request, frozen=True, kw_only=True):

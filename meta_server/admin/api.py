@@ -34,11 +34,13 @@ from meta_server.admin.admin_types import (
     RouteExtension,
     RoutesChanged,
     Topology,
+    WebhooksRevealed,
 )
 from meta_server.admin.kinds import KINDS, REMOVE, SET, ResourceKind
 from meta_server.admin.parts import Parts
 from meta_server.admin.status import failing_checks
 from meta_server.admin.views import topology_of
+from meta_server.admin.webhook_rules import reveal_all
 from meta_server.known.errors import (
     ConflictError,
     NotFoundError,
@@ -138,6 +140,12 @@ async def extend_routes(call: Call[Parts, NameKey, NoQuery, RouteExtension]) -> 
     """Add another broker group to all routes that have this one."""
     parts = call.context.asked_by(call.caller.name)
     return await administration.extend_routes(parts, call.path.name, call.body.new_group)
+
+
+@API.operation("POST", "/webhooks/reveal")
+async def reveal_webhooks(call: Call[Parts, NoPath, NoQuery, None]) -> WebhooksRevealed:
+    """Return all webhooks with their secrets, as gateways need them."""
+    return reveal_all(call.context)
 
 
 # What happened, and everything

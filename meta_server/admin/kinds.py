@@ -11,7 +11,7 @@ import msgspec
 
 from delay_protocol.meta.requests import BrokerRole
 from delay_transport.http.operations import NoQuery, Request
-from meta_server.admin import admin_types, node_rules, rules, views
+from meta_server.admin import admin_types, node_rules, rules, views, webhook_rules
 from meta_server.admin.admin_types import ListQuery, MayLose, NameKey, Nothing
 from meta_server.admin.approval import approve_group
 from meta_server.admin.parts import Parts, Planned
@@ -213,6 +213,25 @@ KINDS: Final = (
         actions=(
             _set(admin_types.ReceiverSet, rules.set_receiver),
             _remove(rules.remove_receiver),
+        ),
+    ),
+    ResourceKind(
+        name="webhook",
+        what="webhook",
+        key=NameKey,
+        rows=lambda registry: registry.webhooks.values(),
+        key_of=lambda webhook: (webhook.name,),
+        find=lambda registry, key: registry.webhooks.get(key.name),
+        shown=admin_types.WebhookShown,
+        show=webhook_rules.show_webhook,
+        actions=(
+            _set(admin_types.WebhookSet, webhook_rules.set_webhook),
+            _remove(webhook_rules.remove_webhook),
+            Action(
+                name="disable",
+                wanted=admin_types.Disabling,
+                rule=webhook_rules.disable_webhook,
+            ),
         ),
     ),
     ResourceKind(

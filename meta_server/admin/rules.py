@@ -382,13 +382,18 @@ def check_groups(parts: Parts, field: str, names: Sequence[str]) -> None:
 
 
 def set_receiver(
-    parts: Parts, key: NameKey, known: Receiver | None, wanted: ReceiverSet
+    parts: Parts,
+    key: NameKey,
+    known: Receiver | None,
+    wanted: ReceiverSet,
+    *,
+    patterns_are: str = "patterns",
 ) -> Planned:
     """Enter a name of receivers, or change which subjects it gets, and how they are tried."""
     registry, name = parts.registry, key.name
     _bad("name", name, lambda: check_receiver(registry, name))
     for one in wanted.patterns:
-        _bad("patterns", one, partial(check_pattern, one, may_be_all=True))
+        _bad(patterns_are, one, partial(check_pattern, one, may_be_all=True))
         if why := hindrance(registry, name, one):
             raise StateError(why)
     if wanted.waits and wanted.first_level is not None:
@@ -419,6 +424,11 @@ def remove_receiver(parts: Parts, key: NameKey, known: Receiver, _body: Request)
     """Remove a name of receivers that nobody has."""
     if any(session.receiver == key.name for session in parts.handlers.sessions):
         raise StateError(f"a receiver of {key.name} is connected: stop it first")
+    if key.name in parts.registry.webhooks:
+        raise StateError(
+            f"{key.name} is a webhook: end that first by `delaywheel admin remove webhook "
+            f"{key.name}`"
+        )
     return Planned([Remove(known)])
 
 

@@ -230,6 +230,39 @@ class Receiver(Versioned, frozen=True, kw_only=True, gc=False):
     """When this row was changed last."""
 
 
+class WebhookSettings(Versioned, frozen=True, kw_only=True, gc=False):
+    """Where and how gateways post the messages of a name of receivers; secrets are beside it."""
+
+    name: str
+    """Its name, which is the name of receivers that its messages go to."""
+    url: str = ""
+    """The address that its messages are posted to; empty: each message names its own."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that the addresses of messages may have where there is no `url`: `api.example.com`,
+    `*.example.com`, `api.example.com:8443`."""
+    private: tuple[str, ...] = ()
+    """Networks and addresses that it may be at though they are loopback, private or link-local,
+    such as `10.1.0.0/16`."""
+    concurrency: int = 10
+    """Requests of one gateway at a time at the most."""
+    rate_per_s: float | None = None
+    """Requests of one gateway in a second at the most; null: as many as it takes."""
+    timeout_s: float = 15.0
+    """Seconds for a request and its answer."""
+    disabled: str = ""
+    """Why nothing is posted: its messages wait. Empty: messages are posted."""
+
+
+class Webhook(WebhookSettings, frozen=True, kw_only=True, gc=False):
+    """A webhook with its secrets, which are shown to gateways alone. Key: name."""
+
+    KIND = "webhook"
+    KEY = attrgetter("name")
+
+    secrets: tuple[str, ...] = ()
+    """One secret, or two while one is exchanged: each signs."""
+
+
 class DelayNode(Versioned, frozen=True, kw_only=True, gc=False):
     """A delay server of ours as it registered last. Key: cluster, group and node_id.
 
@@ -351,6 +384,7 @@ KINDS: Final[tuple[type[Row], ...]] = (
     Subject,
     Route,
     Receiver,
+    Webhook,
     DelayNode,
     DelayGroup,
     ClusterControls,

@@ -54,6 +54,7 @@ class Registry:
         )
         """Routes of prefixes."""
         self.receivers: dict[str, model.Receiver] = self._rows[model.Receiver]
+        self.webhooks: dict[str, model.Webhook] = self._rows[model.Webhook]
         self._brokers_in = self._index(model.Broker, lambda row: (row.group,))
         self._nodes_in = self._index(model.DelayNode, lambda row: ((row.cluster, row.group),))
         self._prefixes_of_length = self._index(

@@ -26,6 +26,7 @@ def leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
 
 EDITABLE = (
     *("broker", "broker-group", "group-rule", "receiver", "route", "subject", "subject-rule"),
+    "webhook",
 )
 ADMIN = {
     "get": ("audit", "cluster", "delay-group", "delay-node", *EDITABLE),
@@ -35,7 +36,17 @@ ADMIN = {
 }
 """What `delaywheel admin` does with which kind."""
 ACTIONS = (
-    *("approve", "elect", "extend", "give-up", "handover", "min-isr", "read-only", "recover"),
+    *(
+        "approve",
+        "disable",
+        "elect",
+        "extend",
+        "give-up",
+        "handover",
+        "min-isr",
+        "read-only",
+        "recover",
+    ),
     *("restore", "retire"),
 )
 

@@ -119,6 +119,7 @@ async def test_answers_are_what_the_document_says() -> None:
         await operator.add_broker(**(entered | {"serve_port": 1, "sync_port": 2}))
         await operator.set_prefix("p.", ["g1"])
         await operator.put("receiver", "r1", patterns=["orders.*"])
+        await operator.put("webhook", "w1", url="http://h/", secrets=["whsec_" + "A" * 32])
         await peer.register("s", ClientType.CONSUMER, consumer_group="cg")
         await operator.change_rule("c1", "subjects", subject="s", paused=True)
         await operator.change_rule("c1", "groups", group="g1", paused=True)
@@ -129,6 +130,7 @@ async def test_answers_are_what_the_document_says() -> None:
             "/subject/{name}": "/subject/s",
             "/route/{pattern}": "/route/p.*",
             "/receiver/{name}": "/receiver/r1",
+            "/webhook/{name}": "/webhook/w1",
             "/delay-group/{name}": "/delay-group/d1",
             "/delay-node/{group}/{node}": "/delay-node/d1/n1",
             "/subject-rule/{cluster}/{subject}": "/subject-rule/c1/s",
