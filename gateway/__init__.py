@@ -1,4 +1,4 @@
-"""HTTP in front of a cluster: services without Python send messages by POST.
+"""HTTP in front of a cluster: services without Python send messages by POST, and are posted them.
 
     times      delays and moments as text
     incoming   messages from requests
@@ -10,6 +10,7 @@
     app        the routes
     document   the OpenAPI document
     server     the routes on uvicorn, within limits
+    webhooks   messages that are due go out by POST
 
 A gateway keeps nothing: it is a client of the cluster as any other, and there may be many.
 Imports delay_client; nothing imports it but the command.

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from delay_client import Client
+from delay_client import Client, OutgoingMessage
 from delay_transport.http.access import AccessPolicy, Caller
 from delay_transport.http.convert import (
     check_is_json,
@@ -47,6 +47,8 @@ from gateway.looking import find, list_waiting
 from gateway.meant import CancelQuery, ListQuery, Move, NameQuery, meant_message
 from gateway.sending import check_subject, send, send_list
 from gateway.times import parse_moment
+from gateway.webhooks.following import Webhooks
+from gateway.webhooks.settings import OWN_URL
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -70,9 +72,12 @@ _Q = TypeVar("_Q")
 class Gateway:
     """Requests in, answers out; keeps counts alone."""
 
-    def __init__(self, client: Client, cluster: Cluster, access: AccessPolicy) -> None:
+    def __init__(
+        self, client: Client, cluster: Cluster, access: AccessPolicy, webhooks: Webhooks
+    ) -> None:
         self._client = client
         self._cluster = cluster
+        self._webhooks = webhooks
         self._access = access
         self._busy = 0
         self._body_bytes = 0
@@ -148,6 +153,7 @@ class Gateway:
         body = await self._body_of(request, MESSAGE_BYTES_MAX)
         try:
             message = from_headers(subject, _texts(request.headers), body)
+            self._check_url(message)
             answer = await send(self._client, message)
         finally:
             self._body_bytes -= len(body)
@@ -159,9 +165,13 @@ class Gateway:
         body = await self._body_of(request, LIST_BYTES_MAX)
         try:
             messages, is_list = from_json(body)
-            for one in messages:
+            for place, one in enumerate(messages):
                 if not isinstance(one, RequestError):
                     check_subject(caller, one.subject)
+                    try:
+                        self._check_url(one)
+                    except RequestError as refusal:
+                        messages[place] = refusal
             if not is_list:
                 (one,) = messages
                 if isinstance(one, RequestError):
@@ -208,6 +218,12 @@ class Gateway:
             _log.warning("cancelled messages", who=caller.name, states=found.states, **asked)
         return json_response(found)
 
+    def _check_url(self, message: OutgoingMessage) -> None:
+        """Raise RequestError if a message names a URL that no webhook of its subject allows."""
+        url = (message.headers or {}).get(OWN_URL)
+        if url is not None:
+            self._webhooks.check_url(message.subject, url)
+
     async def _body_of(self, request: Request, most: int) -> bytes:
         """Return a body, which counts as memory from then on; raise RequestError."""
         too_long = RequestError(413, "too-large", f"a body has at most {most} bytes here")
@@ -237,6 +253,12 @@ class Gateway:
                 "Messages that the cluster keeps.",
                 "way",
                 {"http": self.accepted},
+            ),
+            counters(
+                "gateway_webhook_answers",
+                "Answers of endpoints, by status.",
+                "status",
+                dict(self._webhooks.answered),
             ),
             gauge("gateway_requests", "Requests that are worked on.", self._busy),
         ]

@@ -18,6 +18,7 @@ from gateway.incoming import (
     LEVEL,
     MESSAGES_MAX,
     NOT_BEFORE,
+    URL,
     JsonMessage,
 )
 from gateway.looking import Found, ListPage
@@ -36,6 +37,7 @@ _HEADERS: Final[Mapping[str, str]] = {
     NOT_BEFORE: "Deliver at this moment: RFC 3339, or seconds since 1970.",
     LEVEL: "Deliver after the delay of this level of the cluster's table.",
     IDEMPOTENCY_KEY: f"Becomes the message's id, 1 to {KEY_LENGTH_MAX} characters.",
+    URL: "Post it to this URL when it is due, where an operator has allowed the host.",
     f"{FORWARDED}NAME": "Goes along with the message as its header NAME.",
 }
 

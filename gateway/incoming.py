@@ -24,6 +24,7 @@ DELAY: Final = "Delaywheel-Delay"
 NOT_BEFORE: Final = "Delaywheel-Not-Before"
 LEVEL: Final = "Delaywheel-Level"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+URL: Final = "Delaywheel-Url"
 FORWARDED: Final = "Delaywheel-Header-"
 """Headers that begin so go along with the message, without this prefix."""
 KEY_LENGTH_MAX: Final = 100
@@ -59,6 +60,8 @@ class JsonMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Its idempotency key; one is made if there is none."""
     headers: dict[str, str] | None = None
     """Text by name, for receivers."""
+    url: str | None = None
+    """Where it is posted to, where an operator has allowed the host for its subject."""
 
 
 _BODY = msgspec.json.Decoder(list[JsonMessage] | JsonMessage)
@@ -83,6 +86,8 @@ def from_headers(subject: str, headers: Mapping[str, str], body: bytes) -> Outgo
     }
     if "" in forwarded:
         raise BadValueError(field=FORWARDED, value="", allowed="the name of a header behind it")
+    if (url := headers.get(URL.lower())) is not None:
+        forwarded[URL.lower()] = url
     return OutgoingMessage(
         subject,
         body,
@@ -151,7 +156,9 @@ def _from_struct(given: JsonMessage, where: str = "") -> OutgoingMessage:
         given.subject,
         body,
         *(when.delay_s, when.at, given.id),
-        headers=given.headers,
+        headers=given.headers
+        if given.url is None
+        else {**(given.headers or {}), URL.lower(): given.url},
         content_type=given.content_type or ("application/json" if is_value else None),
         level=when.level,
     )

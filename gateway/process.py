@@ -14,7 +14,7 @@ import uvloop
 from delay_client import Client
 from delay_transport.http.access import AccessPolicy
 from delay_transport.http.addresses import is_loopback
-from delay_transport.http.server_tokens import read_server_tokens
+from delay_transport.http.server_tokens import read_server_tokens, token_for_named
 from delay_transport.http.tokens import Tokens
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.process import allow_open_files
@@ -23,6 +23,7 @@ from delay_transport.settings.watched_file import LOOK_S
 from gateway.app import Gateway
 from gateway.cluster import Cluster
 from gateway.server import CONNECTIONS_MAX, HttpServer
+from gateway.webhooks.following import Webhooks
 
 OTHER_FILES: Final = 200
 """Open files beside connections of callers: those to servers, the log."""
@@ -49,7 +50,8 @@ def run(
     check_exposure(listen, tokens)
     allow_open_files(CONNECTIONS_MAX + OTHER_FILES)
     shown = {} if cluster_token_file is None else read_server_tokens(cluster_token_file)
-    uvloop.run(_serve(Cluster(meta, shown), meta, listen, tokens))
+    webhooks = Webhooks(meta, token_for_named(shown, meta[0]))
+    uvloop.run(_serve(Cluster(meta, shown), webhooks, meta, listen, tokens))
 
 
 def check_exposure(listen: str, tokens: Tokens) -> None:
@@ -68,20 +70,24 @@ def check_exposure(listen: str, tokens: Tokens) -> None:
         )
 
 
-async def _serve(cluster: Cluster, meta: Sequence[str], listen: str, tokens: Tokens) -> None:
+async def _serve(
+    cluster: Cluster, webhooks: Webhooks, meta: Sequence[str], listen: str, tokens: Tokens
+) -> None:
     async with cluster, Client(meta=list(meta), app_code="gateway") as client:
         loop = asyncio.get_running_loop()
         policy = AccessPolicy(tokens, own_address=listen, now=loop.time)
-        server = HttpServer(Gateway(client, cluster, policy).application(), _ready)
+        server = HttpServer(Gateway(client, cluster, policy, webhooks).application(), _ready)
         for ends in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(ends, server.stop)
-        looking = asyncio.create_task(_keep_tokens(tokens))
+        beside = [asyncio.create_task(_keep_tokens(tokens)), asyncio.create_task(webhooks.run())]
         try:
             await server.run_at(listen)
         finally:
-            looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await looking
+            for task in beside:
+                task.cancel()
+            for task in beside:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
 
 async def _keep_tokens(tokens: Tokens) -> None:

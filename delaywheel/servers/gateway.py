@@ -8,7 +8,7 @@ from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.options import option
 
 
-@click.command(short_help="Take messages over HTTP.")
+@click.command(short_help="Take messages over HTTP, post them to webhooks.")
 @option(
     "--meta HOST:PORT...",
     "HTTP address of a meta server. Repeatable: asked in turn.",
@@ -23,7 +23,7 @@ from delaywheel.shared.options import option
 @option(
     "--cluster-token-file FILE",
     "The gateway's own tokens at meta servers and delay servers: one, or a line `HOST:PORT TOKEN` "
-    "for each.",
+    "for each. Webhooks are read with one of the role admin.",
 )
 def gateway(
     *,
@@ -32,7 +32,7 @@ def gateway(
     token_file: Path | None,
     cluster_token_file: Path | None,
 ) -> None:
-    """Take messages over HTTP for services that have no client library.
+    """Take messages over HTTP, and post what is due to webhooks.
 
     It keeps nothing itself: run as many as you like. A line beginning with `ready` and the address
     goes to standard output when it takes requests. SIGTERM and Ctrl-C stop it, once the requests

@@ -15,10 +15,12 @@ from delay_client import Overloaded, TimedOut
 from delay_client.messages.cancel_tokens import Place, encode_token
 from delay_client.testing import FakeCluster
 from delay_transport.http.access import AccessPolicy
+from delay_transport.http.problems import RequestError
 from delay_transport.http.tokens import Role, Token, Tokens, digest_of, encode_tokens
 from gateway import app as module
 from gateway.app import Gateway
 from gateway.cluster import Cluster
+from gateway.webhooks.following import Webhooks
 
 
 class Answer(NamedTuple):
@@ -83,7 +85,8 @@ def play(
             known.read()
             policy = AccessPolicy(known, own_address="127.0.0.1:8700", now=lambda: 0.0)
             async with Cluster(["127.0.0.1:1"], {}) as servers:
-                await test(cluster, Gateway(client, servers, policy).application())
+                gateway = Gateway(client, servers, policy, Webhooks([], None))
+                await test(cluster, gateway.application())
 
     asyncio.run(main())
 
@@ -344,3 +347,32 @@ def test_the_document_has_each_route_and_its_curl() -> None:
 
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def test_a_url_that_no_webhook_allows_is_refused_and_one_that_is_goes_along() -> None:
+    class Hooks(Webhooks):
+        def check_url(self, subject: str, url: str) -> None:
+            if "good" not in url:
+                raise RequestError(422, "url", f"{url} is not allowed for {subject}")
+
+    async def main() -> None:
+        cluster = FakeCluster()
+        async with cluster.client() as client:
+            policy = AccessPolicy(Tokens(None), own_address="127.0.0.1:8700", now=lambda: 0.0)
+            servers = Cluster(["127.0.0.1:1"], {})
+            app = Gateway(client, servers, policy, Hooks([], None)).application()
+            answer = await post(app, "/v1/messages/a", Delaywheel_Url="https://bad/")
+            assert (answer.code, answer.json["code"]) == (422, "url")
+            answer = await post(app, "/v1/messages/a", Delaywheel_Url="https://good/")
+            assert answer.code == 202
+            several = [{"subject": "a", "url": f"https://{host}/"} for host in ("bad", "good")]
+            answer = await post(
+                app, "/v1/messages", msgspec.json.encode(several), content_type="application/json"
+            )
+            assert [one["outcome"] for one in answer.json["results"]] == ["refused", "accepted"]
+            one = msgspec.json.encode(several[0])
+            answer = await post(app, "/v1/messages", one, content_type="application/json")
+            assert answer.code == 422
+        assert [one.headers for one in cluster.sent] == [{"delaywheel-url": "https://good/"}] * 2
+
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""What a gateway takes by POST, and what it posts to webhooks."""

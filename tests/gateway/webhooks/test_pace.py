@@ -1,0 +1,106 @@
+"""gateway.webhooks.pace: how many requests an endpoint gets, and when."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.webhooks.pace import RETRY_AFTER_MAX_S, Pace
+
+
+def play(test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await test()
+
+    asyncio.run(main())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_no_more_at_a_time_than_there_may_be() -> None:
+    async def test() -> None:
+        pace, busy, most = Pace(3, None), 0, 0
+
+        async def one() -> None:
+            nonlocal busy, most
+            assert await pace.begin()
+            busy += 1
+            most = max(most, busy)
+            await asyncio.sleep(0.001)
+            busy -= 1
+            pace.end()
+
+        await asyncio.gather(*(one() for _ in range(30)))
+        assert most == 3
+
+    play(test)
+
+
+def test_no_more_in_a_second_than_there_may_be() -> None:
+    async def test() -> None:
+        pace, began = Pace(10, 100.0), now()
+        for _ in range(20):
+            assert await pace.begin()
+            pace.end()
+        assert 0.15 < now() - began < 1
+
+    play(test)
+
+
+def test_it_is_halved_once_for_all_that_was_under_way_and_grows_back() -> None:
+    async def test() -> None:
+        pace, began = Pace(8, None), now()
+        assert [pace.slow_down(began, None) for _ in range(5)] == [0.0] * 5
+        assert pace.limit == 4
+        pace.slow_down(now(), None)
+        assert pace.limit == 2
+        for _ in range(100):
+            pace.go_on()
+        assert pace.limit == 8
+
+    play(test)
+
+
+def test_one_at_a_time_that_is_too_many_has_pauses_that_grow() -> None:
+    async def test() -> None:
+        pace = Pace(1, None)
+        assert [pace.slow_down(now(), None) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+        pace.go_on()
+        assert pace.slow_down(now(), None) == 1
+
+    play(test)
+
+
+@pytest.mark.parametrize(("said", "kept"), [(7.0, 7.0), (0.0, 0.0), (1e9, RETRY_AFTER_MAX_S)])
+def test_an_endpoint_says_itself_how_long(said: float, kept: float) -> None:
+    async def test() -> None:
+        pace = Pace(8, None)
+        assert pace.slow_down(now(), said) == kept
+        assert pace.limit == 8
+
+    play(test)
+
+
+def test_who_waits_gets_no_turn_in_a_pause() -> None:
+    async def test() -> None:
+        pace = Pace(1, None)
+        assert await pace.begin()
+        waiting = [asyncio.create_task(pace.begin()) for _ in range(3)]
+        given_up = asyncio.create_task(pace.begin())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        pace.pause()
+        assert await asyncio.gather(*waiting) == [False] * 3
+        assert not await pace.begin()
+        pace.end()
+        pace.resume()
+        assert await pace.begin()
+        waiter = asyncio.create_task(pace.begin())
+        await asyncio.sleep(0)
+        pace.end()
+        assert await waiter
+
+    play(test)
