@@ -8,6 +8,8 @@ restart    SIGKILL with 2,000,000 messages pending
 replicas   ingest, answers, delivery and both at once with slaves in sync; CPU of each node
 receivers  a burst to receivers that attach, and lateness at 1,000 messages a second; the same of
            subjects that two names receive, of one name's; a subject beside one that 16 receive
+gateway    POST of single messages and of lists; webhooks at once, at 200 a second, and beside ten
+           endpoints that are not well (needs the extra `gateway`)
 registering  a meta server: 200,000 subjects loaded, 5,000 registrations at once and an operator
            beside, 1,000 groups of three delay servers and 100 elections at once
 looking    pages and counts of 10,000,000 pending messages, and lateness beside them
@@ -27,6 +29,7 @@ from benchmarks.both import together
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.replicas import rates
+from benchmarks.webhooks import measured as webhooks
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -141,6 +144,12 @@ def receivers(directory: Path, scale: float) -> None:
             say(name, value)
 
 
+def gateway(directory: Path, scale: float) -> None:
+    """Measure what a gateway takes, and what it posts."""
+    for name, value in webhooks.measure(directory, scale):
+        say(name, value)
+
+
 def register(directory: Path, scale: float) -> None:
     """Measure what a meta server takes."""
     for name, value in registering.measure(directory, scale):
@@ -170,6 +179,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "restart": restart,
     "replicas": replicas,
     "receivers": receivers,
+    "gateway": gateway,
     "registering": register,
     "looking": look,
     "reconcile": reconcile,
