@@ -119,7 +119,7 @@ async def cancel_all(cluster: Cluster, query: CancelQuery) -> CancelledMessages:
     Ends after FILTER_S with what is done by then. Raises RequestError.
     """
     after_ms, before_ms = query.times()
-    wanted = {"subject": query.subject, "due_from_ms": after_ms, "due_to_ms": before_ms}
+    wanted = {"subject": query.subject or "*", "due_from": after_ms or 0, "due_to": before_ms}
     now = asyncio.get_running_loop().time
     until = now() + FILTER_S
     states, away = Counter[str](), dict[str, str]()

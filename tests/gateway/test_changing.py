@@ -9,6 +9,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from delay_client.testing import FakeCluster
+from delay_server.admin.changes import ChangeAll
 from delay_transport.http.problems import RequestError
 from gateway import changing as module
 from gateway.changing import CancelledMessages, cancel_all
@@ -167,12 +168,15 @@ def test_all_of_a_filter_is_cancelled_in_slices() -> None:
     assert (answer.complete, answer.away) == (True, {})
     assert masters.bodies[0] == {
         "subject": "orders.*",
-        "due_from_ms": 1000,
-        "due_to_ms": 2000,
+        "due_from": 1000,
+        "due_to": 2000,
         "dry_run": False,
         "after": None,
     }
-    assert cancelled(masters, subject="a", dry_run=True).states == {"pending": 6}
+    # It is what a delay server takes.
+    msgspec.convert(masters.bodies[0], ChangeAll)
+    assert cancelled(masters, due_before="2", dry_run=True).states == {"pending": 6}
+    msgspec.convert(masters.bodies[-1], ChangeAll)
     assert masters.bodies[-1]["dry_run"] is True
 
 
