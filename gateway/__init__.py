@@ -7,6 +7,8 @@
     sending    messages to the cluster
     looking    what waits, and what became of a message
     changing   cancel and move
+    overview   a cluster at a glance, and what is due when
+    operating  what operators look at and change
     app        the routes
     document   the OpenAPI document
     server     the routes on uvicorn, within limits

@@ -9,12 +9,13 @@ GET    /v1/messages?subject=         what waits, in pages
 DELETE /v1/messages?subject=         cancel all of a filter
 GET    /v1/openapi.json              the document
 GET    /livez, /metrics
+       /v1/cluster, …                what operators look at and change: operating.py
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 from starlette.applications import Starlette
@@ -26,9 +27,7 @@ from delay_client import Client, OutgoingMessage
 from delay_transport.http.access import AccessPolicy, Caller
 from delay_transport.http.convert import (
     check_is_json,
-    convert_request,
     decode_body,
-    single_values,
 )
 from delay_transport.http.metric_families import Exposition, build_info, counters, gauge
 from delay_transport.http.problems import RequestError
@@ -44,7 +43,8 @@ from gateway.cluster import Cluster
 from gateway.document import DOCUMENT, document_json
 from gateway.incoming import from_headers, from_json
 from gateway.looking import find, list_waiting
-from gateway.meant import CancelQuery, ListQuery, Move, NameQuery, meant_message
+from gateway.meant import CancelQuery, ListQuery, Move, NameQuery, meant_message, query_of
+from gateway.operating import Operating
 from gateway.sending import check_subject, send, send_list
 from gateway.times import parse_moment
 from gateway.webhooks.following import Webhooks
@@ -66,7 +66,6 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the bodies of all of them."""
 
 _Act = Callable[[Request, Caller], Awaitable[Response]]
-_Q = TypeVar("_Q")
 
 
 class Gateway:
@@ -79,6 +78,7 @@ class Gateway:
         self._cluster = cluster
         self._webhooks = webhooks
         self._access = access
+        self.operating = Operating(cluster)
         self._busy = 0
         self._body_bytes = 0
         self.answered: Counter[str] = Counter()
@@ -100,6 +100,7 @@ class Gateway:
         }
         return make_application(
             [
+                *(self._route(path, acts) for path, acts in self.operating.acts().items()),
                 self._route("/v1/messages", many),
                 self._route("/v1/messages/{subject}", {"POST": (Role.SEND, self._send_raw)}),
                 self._route("/v1/messages/{token}", one),
@@ -186,17 +187,17 @@ class Gateway:
         return json_response(accounted, 202)
 
     async def _find(self, request: Request, caller: Caller) -> Response:
-        meant = meant_message(request.path_params, _query_of(request, NameQuery))
+        meant = meant_message(request.path_params, query_of(request, NameQuery))
         check_subject(caller, meant.subject)
         return json_response(await find(self._cluster, meant))
 
     async def _cancel(self, request: Request, caller: Caller) -> Response:
-        meant = meant_message(request.path_params, _query_of(request, NameQuery))
+        meant = meant_message(request.path_params, query_of(request, NameQuery))
         check_subject(caller, meant.subject)
         return json_response(await change(self._client, meant, None))
 
     async def _move(self, request: Request, caller: Caller) -> Response:
-        meant = meant_message(request.path_params, _query_of(request, NameQuery))
+        meant = meant_message(request.path_params, query_of(request, NameQuery))
         check_subject(caller, meant.subject)
         check_is_json(request)
         body = await self._body_of(request, MOVE_BYTES_MAX)
@@ -205,12 +206,12 @@ class Gateway:
         return json_response(await change(self._client, meant, to))
 
     async def _list(self, request: Request, caller: Caller) -> Response:
-        query = _query_of(request, ListQuery)
+        query = query_of(request, ListQuery)
         check_subject(caller, query.subject or "*")
         return json_response(await list_waiting(self._cluster, query))
 
     async def _cancel_all(self, request: Request, caller: Caller) -> Response:
-        query = _query_of(request, CancelQuery)
+        query = query_of(request, CancelQuery)
         check_subject(caller, query.subject or "*")
         found = await cancel_all(self._cluster, query)
         if not query.dry_run:
@@ -284,8 +285,3 @@ def _text(value: str) -> str:
         return value.encode("latin-1").decode()
     except UnicodeError:
         return value
-
-
-def _query_of(request: Request, kind: type[_Q]) -> _Q:
-    """Return the parameters; raise RequestError for one that is unknown, or is given twice."""
-    return convert_request(single_values(request), kind, strict=False)

@@ -23,6 +23,7 @@ from gateway.incoming import (
 )
 from gateway.looking import Found, ListPage
 from gateway.meant import CancelQuery, ListQuery, Move, NameQuery
+from gateway.operating import OPERATIONS
 from gateway.sending import Accepted, Accounted, SendProblem
 
 DOCUMENT: Final = "/v1/openapi.json"
@@ -45,6 +46,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "subject": "The subject that receivers take.",
     "id": "The message's id.",
     "subject_or_token": "Of POST the subject; else `cancel_token` of the answer to a POST.",
+    "delay_group": "A group of delay servers.",
 }
 _PROBLEMS: Final = (Problem, SendProblem, ChangeProblem)
 _ONE: Final = "/v1/messages/{subject_or_token}"
@@ -106,6 +108,18 @@ def _calls() -> Iterator[_Call]:
             *("PATCH", path, f"move{by}", "Deliver a message at another time.", "send"),
             *(f"curl -X PATCH --json '{due}' {url}", (ChangedMessage,), query, content_of(Move)),
         )
+    yield from _operators_calls()
+
+
+def _operators_calls() -> Iterator[_Call]:
+    """Yield what operators look at and change."""
+    for one in OPERATIONS:
+        path = one.path.replace("{delay_group}", "d1").replace("{subject}", "orders.*")
+        sent = "" if one.method == "GET" else f"-X {one.method} "
+        curl = f"curl {sent}'http://127.0.0.1:8700/v1/{path}{one.example}'"
+        name, summary = one.act.__name__, one.act.__doc__ or ""
+        words = (one.method, f"/v1/{one.path}", name, summary, one.role.value, curl)
+        yield _Call(*words, (one.answer,), one.query)
 
 
 @cache

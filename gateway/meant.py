@@ -1,14 +1,24 @@
-"""The messages that a request means: one by its token or its names, or those of a filter. Pure."""
+"""What a request means: one message by its token or its names, or those of a filter. Pure."""
 
-from typing import Any
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
 
 from delay_client import DelaywheelError
 from delay_client.messages.cancel_tokens import Place, decode_token
+from delay_transport.http.convert import convert_request, single_values
 from delay_transport.http.operations import Request
 from delay_transport.http.pages import Cursor, Limit
 from delay_transport.http.problems import BadValueError, RequestError
 from gateway.sending import SendError
 from gateway.times import parse_moment
+
+Query = TypeVar("Query", bound=Request)
+
+
+def query_of(request: HttpRequest, kind: type[Query]) -> Query:
+    """Return the parameters; raise RequestError for one that is unknown, or is given twice."""
+    return convert_request(single_values(request), kind, strict=False)
 
 
 class NameQuery(Request, frozen=True, kw_only=True):

@@ -76,9 +76,15 @@ async def _serve(
     async with cluster, Client(meta=list(meta), app_code="gateway") as client:
         loop = asyncio.get_running_loop()
         policy = AccessPolicy(tokens, own_address=listen, now=loop.time)
-        server = HttpServer(Gateway(client, cluster, policy, webhooks).application(), _ready)
+        gateway = Gateway(client, cluster, policy, webhooks)
+        server = HttpServer(gateway.application(), _ready)
+
+        def stop() -> None:
+            gateway.operating.live.end()
+            server.stop()
+
         for ends in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(ends, server.stop)
+            loop.add_signal_handler(ends, stop)
         beside = [asyncio.create_task(_keep_tokens(tokens)), asyncio.create_task(webhooks.run())]
         try:
             await server.run_at(listen)

@@ -1,0 +1,190 @@
+"""A cluster at a glance, and what is due when: what the page shows first.
+
+    overview    groups, nodes, receivers, circuits, what to do next; of each master its figures
+    timeline    how many messages are due in each minute, hour or day
+    Live        the overview as a stream of events, asked for once for all who watch
+
+Lists are bounded: what is not well comes first, and `cut` has the length of what was cut.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from delay_transport.http.operations import Request
+from delay_transport.http.problems import RequestError
+from gateway.cluster import Answers, Cluster, Json, NoAnswerError
+
+ROWS_MAX: Final = 200
+"""Rows of one list of an overview."""
+EVERY_S: Final = 2.0
+"""Seconds between two events. The cluster is asked once in this time, however many watch."""
+EVENTS_MAX: Final = 150
+"""Events of one stream, some five minutes: then who watches asks again, and its token counts."""
+STREAMS_MAX: Final = 200
+"""Streams at a time; one more is answered 429."""
+
+_ARE_WELL: Final[Mapping[str, Callable[[Json], object]]] = {
+    "next_steps": lambda _: True,
+    "unserved": lambda _: True,
+    "delay_groups": lambda group: group["master"],
+    "broker_groups": lambda group: group["state"] == "RW",
+    "receivers": lambda receiver: receiver["connected"],
+}
+"""The lists of a topology, and which rows of each are well."""
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything at a glance."""
+
+    topology: Json
+    """What the meta server knows: groups, nodes, receivers, and `next_steps`, what to do next."""
+    figures: dict[str, Json]
+    """By delay group what its master says of itself: docs/administration.md has `/status`."""
+    away: dict[str, str]
+    """Delay groups whose master gave no answer, and why."""
+    cut: dict[str, int]
+    """How many rows there are of each list of which only the first are here."""
+
+
+class TimelineQuery(Request, frozen=True, kw_only=True):
+    """The messages that are counted, and how."""
+
+    subject: str = "*"
+    """A subject, or a beginning of subjects with a * behind."""
+    by: Literal["subject", "group"] = "subject"
+    """A row for each subject; or for each name of receivers, or broker groups of a subject."""
+    step: Literal["minute", "hour", "day"] = "hour"
+    """The length of a column, in UTC."""
+    columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
+    """Their number, from now on."""
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """How many messages are due in each column."""
+
+    begin_ms: int
+    """When the first column begins, in ms since 1970."""
+    column_ms: int
+    """The length of each."""
+    rows: dict[str, Json]
+    """By name: `before` the first column, `counts`, and `later`; by group also `rate_per_s`, which
+    its receivers take. The row "" has all; "%" has what the delay servers did not count by name."""
+    complete: bool
+    """Whether all groups answered, and could read all that they have."""
+    away: dict[str, str]
+    """Delay groups that gave no answer, and why: their messages are lacking."""
+
+
+async def overview(cluster: Cluster) -> Overview:
+    """Return everything at a glance; raise RequestError if no meta server answers."""
+    topology = await cluster.ask_meta("GET", "topology")
+    try:
+        answers = await cluster.ask_masters("GET", "status")
+    except NoAnswerError as error:
+        answers = Answers({}, {one["name"]: str(error) for one in topology["delay_groups"]})
+    cut = {name: len(topology[name]) for name in _ARE_WELL if len(topology[name]) > ROWS_MAX}
+    for name in cut:
+        topology[name] = sorted(topology[name], key=lambda row: bool(_ARE_WELL[name](row)))[
+            :ROWS_MAX
+        ]
+    for status in answers.by_group.values():
+        brokers = sorted(
+            status.get("brokers", {}).items(), key=lambda item: item[1]["circuit"] == "closed"
+        )
+        status["brokers"] = dict(brokers[:ROWS_MAX])
+    return Overview(topology=topology, figures=answers.by_group, away=answers.away, cut=cut)
+
+
+async def timeline(cluster: Cluster, query: TimelineQuery, now_ms: int) -> Timeline:
+    """Return how many messages are due when; raise RequestError."""
+    step_ms = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}[query.step]
+    begin_ms = now_ms - now_ms % step_ms
+    asked = {
+        "subject": query.subject,
+        "by": query.by,
+        "step": query.step,
+        "due_from": begin_ms,
+        "due_to": begin_ms + query.columns * step_ms,
+    }
+    answers, away = await cluster.ask_masters("GET", "count", query_of=lambda _: asked)
+    rows: dict[str, Json] = {}
+    for answer in answers.values():
+        for name, row in answer["rows"].items():
+            rows[name] = _added(rows[name], row) if name in rows else row
+    return Timeline(
+        begin_ms=begin_ms,
+        column_ms=step_ms,
+        rows=rows,
+        complete=not away and all(answer["complete"] for answer in answers.values()),
+        away=away,
+    )
+
+
+def _added(one: Json, other: Json) -> Json:
+    """Return a row with the numbers, and the rates, of another delay group added."""
+    found: Json = {name: one[name] + other[name] for name in ("before", "later")}
+    found["counts"] = [a + b for a, b in zip(one["counts"], other["counts"], strict=True)]
+    if "rate_per_s" in one:
+        found["rate_per_s"] = (one["rate_per_s"] or 0) + (other["rate_per_s"] or 0) or None
+        found["rate_is_limit"] = one["rate_is_limit"] and other["rate_is_limit"]
+    return found
+
+
+class Live:
+    """The overview as it is now, and as a stream of events: `cluster`, or `problem`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._latest: Overview | RequestError | None = None
+        self._until = 0.0
+        self.streams = 0
+        """Streams that are open."""
+
+    def end(self) -> None:
+        """End all streams: the gateway stops."""
+        self._ended.set()
+
+    async def now(self) -> Overview:
+        """Return the overview, at most EVERY_S old; raise RequestError."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if loop.time() >= self._until:
+                try:
+                    self._latest = await overview(self._cluster)
+                except RequestError as error:
+                    self._latest = error
+                self._until = loop.time() + EVERY_S
+        if isinstance(self._latest, RequestError):
+            raise self._latest
+        assert self._latest is not None
+        return self._latest
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield events, as Server-Sent Events have them; a `problem` is the last.
+
+        Ends by `end()`, and after EVENTS_MAX.
+        """
+        self.streams += 1
+        try:
+            for _ in range(EVENTS_MAX):
+                try:
+                    yield _event(b"cluster", await self.now())
+                except RequestError as error:
+                    yield _event(b"problem", error.problem)
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(EVERY_S):
+                        await self._ended.wait()
+                        return
+        finally:
+            self.streams -= 1
+
+
+def _event(name: bytes, value: msgspec.Struct) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name, msgspec.json.encode(value))
