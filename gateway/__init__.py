@@ -9,6 +9,7 @@
     changing   cancel and move
     overview   a cluster at a glance, and what is due when
     operating  what operators look at and change
+    page       the files of the page, in ui/
     app        the routes
     document   the OpenAPI document
     server     the routes on uvicorn, within limits

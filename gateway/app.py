@@ -8,6 +8,7 @@ GET, DELETE, PATCH                   what became of a message; cancel it; move i
 GET    /v1/messages?subject=         what waits, in pages
 DELETE /v1/messages?subject=         cancel all of a filter
 GET    /v1/openapi.json              the document
+GET    /ui                           the page
 GET    /livez, /metrics
        /v1/cluster, …                what operators look at and change: operating.py
 """
@@ -45,6 +46,7 @@ from gateway.incoming import from_headers, from_json
 from gateway.looking import find, list_waiting
 from gateway.meant import CancelQuery, ListQuery, Move, NameQuery, meant_message, query_of
 from gateway.operating import Operating
+from gateway.page import Page
 from gateway.sending import check_subject, send, send_list
 from gateway.times import parse_moment
 from gateway.webhooks.following import Webhooks
@@ -98,6 +100,7 @@ class Gateway:
             "GET": (Role.READ, self._list),
             "DELETE": (Role.CHANGE, self._cancel_all),
         }
+        page = Page()
         return make_application(
             [
                 *(self._route(path, acts) for path, acts in self.operating.acts().items()),
@@ -107,6 +110,8 @@ class Gateway:
                 self._route("/v1/messages/{subject}/{id:path}", one),
                 self._route("/metrics", {"GET": (Role.READ, self._metrics)}),
                 Route(DOCUMENT, _openapi),
+                Route("/ui", page.answer),
+                Route("/ui/{file}", page.answer),
                 Route("/livez", _livez),
             ],
             document=DOCUMENT,
