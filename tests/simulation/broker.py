@@ -242,9 +242,8 @@ class SimBroker:
             self._faults[f"broker: {what}"] += 1
             self._witness.broker_trouble(self.name)
         failures: list[Refusal] = []
-        sighting = (trio.current_time(), self.name)
-        for message_id, _ in items:
-            self._witness.sightings.setdefault(message_id, []).append(sighting)
+        for message_id, item in items:
+            self._witness.came(message_id, item, self.name)
         if what in {"refuse", "ignore"} or (what == "reset" and chance.random() < 0.5):
             items = []
         elif what == "rejecting":

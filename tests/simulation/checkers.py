@@ -390,6 +390,9 @@ def _check_on_time(
             continue
         if witness.poison.is_poison(message_id) or witness.is_deadly(message_id):
             continue
+        if witness.fates.is_touched(message_id.decode()):
+            # The judge of changes knows when it may come; nobody knows since when it may.
+            continue
         due_s = receipt.at_s - (receipt.wall_ms - witness.due_ms[message_id]) / 1000
         from_s = witness.served_from(max(due_s, acknowledged_s))
         until_s = from_s + _ON_TIME_S
@@ -494,7 +497,7 @@ class _Repeats:
     def __init__(self, config: DuplicatesConfig) -> None:
         self._config = config
         self._rows: dict[bytes, tuple[int, int]] = {}
-        """By its bytes, the record and the append time of each item that is an original."""
+        """By its essence, the record and the append time of each item that is an original."""
         self._items: dict[int, bytes] = {}
         """By the record of an original, or of the last MOVE of one."""
         self._newest_ms = 0
@@ -508,7 +511,7 @@ class _Repeats:
             for place, data in enumerate(batch.items):
                 # The subject of a copy for one name is not that of its item.
                 if batch.names[batch.columns["subject"][place]] == reader.read_item(data).subject:
-                    self._see_item(batch.base + place, batch, data)
+                    self._see_item(batch.base + place, batch, reader.essence(data))
         for fact in reader.facts_of(batch):
             item = self._items.pop(fact.sequence, None)
             if item is None:
@@ -667,6 +670,15 @@ class _Image:
         findings = self._findings
         lost = [message_id for message_id in witness.acknowledged if not copies[message_id]]
         findings.broken("kept", "acknowledged messages are not in the message_log", lost)
+        rows = Counter(
+            reader.essence(message.item) for at, message in log.items() if at not in self._naming
+        )
+        fewer: list[object] = [
+            f"{rows[one]} of {least} of {one[:60]!r}"
+            for one, least in witness.rows_least.items()
+            if rows[one] < least
+        ]
+        findings.broken("kept", "messages have fewer rows than were acknowledged", fewer)
         odd: list[object] = []
         for sequence, message in log.items():
             due_ms = witness.due_of(message.message_id, message.item)

@@ -144,6 +144,7 @@ class ClusterWorld(World):
     # What is dead is late by its nature; dead letters are tried in the world of one server.
     poison_chance = 0.0
     may_have_receivers = False
+    may_have_changes = False
     expected = (StorageError, OSError, MembershipError)
 
     def __init__(self, seed: int, *, trace: Trace | None = None) -> None:

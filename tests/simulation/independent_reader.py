@@ -43,6 +43,8 @@ _BATCH_HEADER = struct.Struct("<4sHHQBBHIQqqIIIIIIII")
 _SLOT = struct.Struct("<4sHHQ16sqqqQII4sI")
 _IDENTITY = struct.Struct("<16sQHHHH")
 _ITEM = struct.Struct(">qBqqH")
+DELAY_FLAG = 2
+"""Of an item that says when it is due."""
 
 _MESSAGE_COLUMNS = "due_ms i8, id_hash u8, size u4, subject u2"
 _OLD_ITEM = "old_sequence i8, due_ms i8, id_hash u8, size u4, old_minute u4, subject u2"
@@ -340,9 +342,14 @@ def read_item(item: bytes) -> Item:
     return Item(
         message_id=message_id,
         subject=item[_ITEM.size : at],
-        due_ms=due_ms if flag & 2 else 0,
+        due_ms=due_ms if flag & DELAY_FLAG else 0,
         id_hash=xxhash.xxh3_64_intdigest(message_id, 0),
     )
+
+
+def essence(item: bytes) -> bytes:
+    """Return what an item has in common with one that its producer sends again."""
+    return item[8:9] + item[17:]
 
 
 def read_durable_end(data: bytes, uuid: bytes) -> list[DurableEnd]:

@@ -21,6 +21,7 @@ from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, Item, encode_it
 from delay_protocol.messages.send_message import decode_send_reply, encode_send_request_body
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 from delay_transport.seams.runtime import Address
+from tests.simulation.independent_reader import essence
 from tests.simulation.network import SimNetwork, SimStream
 from tests.simulation.witness import Witness
 
@@ -287,7 +288,7 @@ class SimProducer:
                 stream = await self._connected()
                 self._faults["producer sends twice"] += twice
                 for number in places.values():
-                    self._witness.attempts.update(requests[number].good)
+                    self._witness.attempt(requests[number].good)
                 if chance.random() < _MISCHIEF:
                     self._faults["producer pauses in a frame"] += 1
                     cut = chance.randrange(len(data))
@@ -331,7 +332,7 @@ class SimProducer:
             with trio.fail_after(_TIMEOUT_S):
                 stream = await self._network.connect(*self._server)
                 for request in requests:
-                    self._witness.attempts.update(request.good)
+                    self._witness.attempt(request.good)
                 await stream.send_all(data[: chance.randrange(len(data))])
             if chance.random() < 0.5:
                 stream.close_now()
@@ -373,9 +374,11 @@ class SimProducer:
             witness.complain(f"serves: a request was answered {answer.code}")
             return True
         failures = {key: code for key, (code, _) in decode_send_reply(answer.body).items()}
+        recognised = set()
         for message_id in request.good:
             if failures.get(message_id) == ItemCode.MESSAGE_DUPLICATE:
                 del failures[message_id]
+                recognised.add(message_id)
                 self._faults["message recognised"] += 1
                 if witness.attempts[message_id] < 2:
                     witness.complain(f"kept: {message_id!r} was recognised, and was sent once")
@@ -388,4 +391,6 @@ class SimProducer:
         for message_id in request.good:
             if message_id not in failures:
                 witness.acknowledge(message_id)
+                if message_id not in recognised:
+                    witness.rows_least[essence(witness.items[message_id])] += 1
         return True

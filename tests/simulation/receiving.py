@@ -161,7 +161,7 @@ class Receiving:
             self._judge_alone(line, one.sequence)
         self._tries[line.life, one.sequence] += 1
         self._came[one.sequence] = line, now_s
-        witness.sightings.setdefault(message_id, []).append((now_s, line.group))
+        witness.came(message_id, one.item, line.group)
         return Receipt(message_id, one.item, now_s, wall_ms, line.group)
 
     def check_credit(self, line: Line) -> None:

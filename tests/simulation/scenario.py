@@ -60,8 +60,10 @@ class Scenario:
     """Chance of groups of receivers beside those of brokers."""
     deadly: float = 0.0
     """Chance, where there are receivers, that some messages end each receiver that handles them."""
+    changing: float = 0.0
+    """Chance of a client that cancels and moves messages, and sends them again (changing.py)."""
     poison: float = 0.0
     """Chance that brokers refuse some messages for good; drawn as ever if it is 0."""
 
 
-PLAIN = Scenario(receivers=0.25, deadly=0.3)
+PLAIN = Scenario(receivers=0.25, deadly=0.3, changing=0.25)

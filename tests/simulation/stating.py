@@ -183,6 +183,7 @@ class Stating:
             if message_id not in witness.received
             and message_id not in witness.lost
             and message_id not in witness.poison.dropped
+            and not witness.fates.is_touched(message_id.decode())
         ]
 
     def _copies_left(self, message_id: bytes) -> int:
@@ -196,6 +197,7 @@ class Stating:
         came_s = max(came_s, witness.moved_s.get(message_id, 0.0))
         is_young = came_s > trio.current_time() - _FILED_S
         # What is being filed may be counted both as on disk and as on its way there.
+        is_young = is_young or witness.fates.is_touched(message_id.decode())
         return sent * 2 if is_young else sent
 
     def _surplus_facts(self) -> int:
@@ -274,9 +276,13 @@ class Stating:
             self._complain(f"{total} are counted of {least} to {most}: {found}")
         if self._is_clock_sure:
             now_ms = witness.clock.now_ms()
-            due = sum(count for one, count in possible.items() if witness.due_ms[one] <= now_ms)
+            due = sum(count for one, count in possible.items() if self._may_be_due(one, now_ms))
             if found["on_disk_due"] > due:
                 self._complain(f"{found['on_disk_due']} are counted as due on disk of {due}")
+
+    def _may_be_due(self, message_id: bytes, now_ms: int) -> bool:
+        is_touched = self.witness.fates.is_touched(message_id.decode())
+        return self.witness.due_ms[message_id] <= now_ms or is_touched
 
     def _impossible(self, server: DelayServer) -> set[Reason]:
         """Return the reasons that nothing gives rise to."""
@@ -346,6 +352,8 @@ class Stating:
         was_left = self._copies_left(message_id)
         found, search = await find(server.administered().parts(), message_id=message_id)
         if not search.is_complete or message_id in witness.lost or witness.damage:
+            return
+        if message_id in witness.varied or witness.fates.is_touched(message_id.decode()):
             return
         open_ones = [one for one in found if one.reason is not None]
         if message_id in witness.received:

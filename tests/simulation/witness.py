@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 import trio
 
 from delay_server.accepting.duplicates import DuplicatesConfig
+from tests.simulation import independent_reader as reader
+from tests.simulation.changing import Fates
 from tests.simulation.clock import SimClock
 from tests.simulation.operator import Poison
 
 _MINUTE_MS = 60_000
+_UNDER_WAY_S = 2.0
 
 
 @dataclass(slots=True)
@@ -61,6 +64,12 @@ class Witness:
     """One of so many ids ends each receiver that handles it; 0 for none."""
     may_die: set[bytes] = field(default_factory=set)
     """Messages that so many receivers left with, in one life, that they may be dead letters."""
+    fates: Fates = field(init=False)
+    """The judge of who cancels and moves."""
+    rows_least: Counter[bytes] = field(default_factory=Counter)
+    """Rows that the message_log must have of an item, byte for byte, where it is known."""
+    varied: set[bytes] = field(default_factory=set)
+    """Ids that were sent again with another body or due time."""
     acknowledged: dict[bytes, float] = field(default_factory=dict)
     """By message id: when a producer first heard that it was taken."""
     refused: dict[bytes, int] = field(default_factory=dict)
@@ -87,7 +96,7 @@ class Witness:
     unconfirmed_ms: float = 0.0
     """Of the present wall time, what the server must not believe: it is ahead, and nothing says
     that it is right."""
-    under_way_s: float = 2.0
+    under_way_s: float = _UNDER_WAY_S
     """The longest a request may be under way to a broker that reads: longer, once the link to one
     was silent for a while."""
     fact_s: float = 10.0
@@ -112,11 +121,50 @@ class Witness:
     _excuses: list[tuple[float, float]] = field(default_factory=list)
     _facts_late: list[tuple[float, float]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Begin to judge."""
+        self.fates = Fates(
+            complain=self.complain,
+            put_off=lambda one: one.encode() in self.moved_s or self.poison.is_poison(one.encode()),
+            lost=lambda one: one.encode() in self.lost,
+        )
+
     def due_of(self, message_id: bytes, item: bytes) -> int | None:
         """Return when an item is due, 0 for one without a due time; None if nobody has sent it."""
         if self.items.get(message_id) == item:
             return self.due_ms[message_id]
-        return self.later.get(item)
+        found = self.later.get(item)
+        if found is None and message_id in self.items and self.is_moved(message_id, item):
+            return reader.read_item(item).due_ms
+        return found
+
+    def is_moved(self, message_id: bytes, item: bytes) -> bool:
+        """Return True if an item is one that was sent, at a time to which it was to be moved."""
+        if reader.read_item(item).due_ms not in self.fates.times_of(message_id.decode()):
+            return False
+        as_before = (item[8], item[9:17], item[25:])
+        return any(
+            as_before == (one[8] | reader.DELAY_FLAG, one[9:17], one[25:])
+            for one in (self.items[message_id], *self.later)
+        )
+
+    def attempt(self, message_ids: Iterable[bytes]) -> None:
+        """Note that messages are about to be sent in one request."""
+        for message_id in message_ids:
+            self.attempts[message_id] += 1
+            self.fates.sent(message_id.decode())
+
+    def came(self, message_id: bytes, item: bytes, name: str) -> None:
+        """Note that a message has come to a broker or receiver, whatever that makes of it."""
+        now_s = trio.current_time()
+        self.sightings.setdefault(message_id, []).append((now_s, name))
+        begun_s = now_s - self.under_way_s
+        place = bisect.bisect_left(self.deaths_s, begun_s)
+        since_s = self.deaths_s[place] if place < len(self.deaths_s) else now_s
+        if self.under_way_s > _UNDER_WAY_S:
+            # It may come out of a link that was silent, whose other end was given up.
+            since_s = begun_s
+        self.fates.came(message_id.decode(), reader.read_item(item).due_ms, since_s=since_s)
 
     def acknowledge(self, message_id: bytes) -> None:
         """Note that a producer was told that a message is kept."""
@@ -304,6 +352,7 @@ class Witness:
             and message not in self.lost
             and message not in self.may_die
             and not self.is_deadly(message)
+            and not self.fates.may_stay(message.decode())
             and not self.poison.may_stay(message)
         ]
 

@@ -31,7 +31,9 @@ from delay_server.upkeep import Intervals
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageError
 from tests.simulation import configuration
+from tests.simulation import independent_reader as reader
 from tests.simulation.broker import SimBroker
+from tests.simulation.changing import Changing, Sent
 from tests.simulation.checkers import (
     check,
     check_clean_stop,
@@ -65,6 +67,7 @@ from tests.simulation.probe import Probe
 from tests.simulation.producer import HotBurst, SimProducer
 from tests.simulation.receiver import SimReceiver
 from tests.simulation.receiving import Receiving
+from tests.simulation.repeating import Repeater
 from tests.simulation.rot import Rot, ids_by_sequence, ids_of, sequences_of
 from tests.simulation.scenario import PLAIN, Scenario
 from tests.simulation.stating import Stating
@@ -233,6 +236,8 @@ class World:
     """Of worlds in which brokers refuse some messages for good."""
     may_have_receivers: bool = True
     """Whether there are groups of receivers in a share of the worlds."""
+    may_have_changes: bool = True
+    """Whether a client cancels and moves messages in a share of the worlds."""
     server_kind: type[DelayServer] = DelayServer
     gating_kind: type[GateJudge] = Gating
     """Who pauses, limits and resumes."""
@@ -363,6 +368,7 @@ class World:
             for number in range(PRODUCERS)
         ]
         self.receivers = list(self._make_receivers(minutes_ms))
+        self.client = self._make_client(derive(seed, "changing"))
         gating = derive(seed, "gating")
         self.gating: GateJudge | None = None
         """The operator, if the seed has one."""
@@ -387,6 +393,7 @@ class World:
         self._racing = derive(seed, "race")
         self._stop = trio.Event()
         self._ends_done = trio.Event()
+        self._changes_end = trio.CancelScope()
         self._segments: set[str] = set()
         self._crash_on_send: tuple[int, type[Death]] | None = None
         self._probe: Probe | None = None
@@ -433,6 +440,35 @@ class World:
                     minutes_ms=minutes_ms,
                     length_s=self.length_s,
                 )
+
+    def _make_client(self, chance: random.Random) -> Changing | None:
+        """Make a client that cancels, moves and sends again, if the seed has one."""
+        is_there = self.may_have_changes and chance.random() < self._scenario.changing
+        # What ends its receivers has to be a dead letter at the end.
+        if not is_there or self.witness.deadly_one_in:
+            return None
+        witness, faults = self.witness, self.result.faults
+        witness.fates.counts = self.result.counts
+        node = self.network.node("changing")
+        return Changing(
+            chance,
+            witness.fates,
+            connect=lambda: node.connect(*configuration.SERVER_ADDRESS),
+            known=self._changeable,
+            now_ms=self.clock.now_ms,
+            pause_s=self.length_s / chance.choice((20, 60, 150)),
+            ahead_s=min(self.length_s, 2 * 3600),
+            send_again=Repeater(chance, witness, faults, self._may_lack_space).send,
+        )
+
+    def _changeable(self) -> list[Sent]:
+        """Return what was sent, and is one message alone."""
+        witness = self.witness
+        return [
+            Sent(one.decode(), reader.read_item(item).subject.decode(), witness.due_ms[one])
+            for one, item in witness.items.items()
+            if witness.attempts[one] and one not in witness.varied
+        ]
 
     def _draw_configuration(self) -> configuration.SmallConfig:
         there = {
@@ -494,9 +530,12 @@ class World:
             for receiver in self.receivers:
                 nursery.start_soon(receiver.run)
             async with trio.open_nursery() as producing:
+                if self.client is not None:
+                    nursery.start_soon(self._change, self.client)
                 for producer in self.producers:
                     producing.start_soon(producer.run)
             await self._ends_done.wait()
+            self._changes_end.cancel()
             self._disturbances.stop()
             for receiver in self.receivers:
                 receiver.heal()
@@ -510,12 +549,20 @@ class World:
             self._stop.set()
             await trio.sleep_forever()
 
+    async def _change(self, client: Changing) -> None:
+        """Have messages cancelled and moved, until all is to be delivered."""
+        with self._changes_end:
+            await client.run()
+
     def _start_others(self, nursery: trio.Nursery) -> None:
         """Start what else there is in the world."""
 
     async def _see_everything_delivered(self) -> None:
         witness = self.witness
-        latest_ms = max([*witness.due_ms.values(), *witness.later.values()], default=0)
+        latest_ms = max(
+            [*witness.due_ms.values(), *witness.later.values()], default=0
+        )
+        latest_ms = max(latest_ms, witness.fates.latest_ms)
         await trio.sleep(max(0, latest_ms - self.clock.now_ms()) / 1000 + 1)
         self.operator.finish()
         with trio.move_on_after(self.last_delivery_s):
@@ -773,6 +820,8 @@ class World:
             producer = self._racing.choice(self.producers)
             if self._racing.random() < _RACE_CHANCE:
                 producer.nudge()
+            if self.client is not None:
+                self.client.nudge()
 
     def _see_segment(self, _kind: str, path: str, _label: str) -> None:
         if path.startswith("schedule_log/") and path not in self._segments:
