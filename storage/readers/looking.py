@@ -31,8 +31,8 @@ from storage.batch.batches import Damage
 from storage.batch.facts import FactBlock, Outcome
 from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s, RowBlock
-from storage.disk.disk import Bytes, Disk, size_if_opened
-from storage.disk.errors import DamagedError
+from storage.disk.disk import Bytes, Disk, size_of
+from storage.disk.errors import DamagedError, may_pass
 from storage.disk.spans import DEAD_MINUTES_FROM, MINUTE_MAX, MINUTE_MS, SegmentKey, Span
 from storage.schedule.keys import BEFORE_ALL, NEVER, Key, not_after
 from storage.schedule.row_places import SequenceSet, contained
@@ -48,6 +48,8 @@ _SUBJECTS_MAX: Final = 100_000
 """Subjects of which a look remembers what the caller makes of them."""
 FOUND_MAX: Final = 20
 """Rows that are found, if nothing else is said."""
+_UNKNOWN: Final = -1
+"""Bytes of a file that could not be opened: without its facts a row would look as if it waited."""
 _NOWHERE: Final = np.empty(0, np.intp)
 OTHERS: Final = "%"
 """The name in a count of all that have no place in it; no subject is called so."""
@@ -87,8 +89,15 @@ class Present:
 
     def _sealed(self, key: SegmentKey) -> SegmentState:
         """Return the state of a segment that no checkpoint names."""
-        lengths = [size_if_opened(self.disk, path) for path in (key.path, key.facts_path)]
+        lengths = [self._length_of(path) for path in (key.path, key.facts_path)]
         return SegmentState(key.start, int(key.span), 0, lengths[0], 0, 0, 0, 0, lengths[1], 0, 0)
+
+    def _length_of(self, path: str) -> int:
+        """Return the bytes of a file, _UNKNOWN if it cannot be opened though it may be there."""
+        try:
+            return size_of(self.disk, path)
+        except OSError as error:
+            return _UNKNOWN if may_pass(error) else 0
 
 
 def take_present(schedule: ScheduleLog) -> Present:
@@ -247,6 +256,9 @@ class Look:
             )
 
     def _rows_of(self, state: SegmentState) -> Iterator[Rows]:
+        if state.length == _UNKNOWN:
+            self.unreadable += 1
+            return
         disk, segment = self.present.disk, self.present.segment(state)
 
         @cache
@@ -289,6 +301,9 @@ class Look:
     def _facts_of(self, segment: Segment) -> list[FactBlock] | None:
         """Return the filed facts of a segment; None if some cannot be read."""
         blocks, unreadable = [], list[tuple[str, int]]()
+        if segment.facts_file.length == _UNKNOWN:
+            self.unreadable += 1
+            return None
         for facts in segment.read_facts(self.present.disk, unreadable=unreadable):
             if isinstance(facts, Damage):
                 self.unreadable += 1
