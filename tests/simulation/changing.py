@@ -41,7 +41,13 @@ _HELD_S = 12.0
 _AT_ONCE = (1, 1, 1, 2, 5)
 _UNTIMED = 0.15
 """Share of changes that do not say when the message is due."""
-_ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, AssertionError)
+_ENDS = (
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    trio.TooSlowError,
+    OSError,
+    AssertionError,
+)
 
 
 @dataclass(frozen=True, slots=True)
