@@ -201,6 +201,10 @@ class Fates:
 
     # -- what is true ----------------------------------------------------------------------------
 
+    def has_come(self, message_id: str) -> bool:
+        """Return True if a message has come to somebody."""
+        return message_id in self._came
+
     def is_touched(self, message_id: str) -> bool:
         """Return True if somebody wanted to change a message."""
         return message_id in self._of
@@ -296,7 +300,10 @@ class Changing:
         if self._send_again is not None and chance.random() < 0.3:
             await self._send_again(producer, chance.choice(known))
             return
-        near = sorted(known, key=lambda one: abs(one.due_ms - now_ms))[:6]
+        has_come = self._fates.has_come
+        near = sorted(
+            known, key=lambda one: (has_come(one.message_id), abs(one.due_ms - now_ms))
+        )[:6]
         chosen = [chance.choice(near if chance.random() < 0.7 else known)]
         chosen += chance.sample(known, min(chance.choice(_AT_ONCE) - 1, len(known)))
         await self._change(producer, chosen)

@@ -22,6 +22,7 @@ import trio.lowlevel
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.nodes.registration import GroupRecord
+from delay_protocol.receivers.delivering import Verdict
 from meta_server.admin.administration import carry_out
 from meta_server.known.errors import MetaServerError
 from meta_server.known.model import Change, Contents, DelayGroup, MetaStore, saved
@@ -30,12 +31,13 @@ from tests.delay_server.server_rig import Producer, make_item
 from tests.failover.group_rig import GROUP, Group, Machine
 from tests.kit.plans import act, action
 from tests.meta_server.memory_store import Fault, MemoryStore
+from tests.simulation.changing import Changing, Fates, Sent
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.faults import Death, FaultPlan, Kill, PowerCut
 from tests.simulation.ledger import Account, counts_line
 from tests.simulation.story import judges
 from tests.simulation.story.history import Event, History, What
-from tests.simulation.story.receivers import RECEIVERS, StoryReceiver
+from tests.simulation.story.receivers import RECEIVERS, StoryReceiver, verdict_of
 
 PLAN: Final = FaultPlan()
 """What a power cut may take: anything that was not fsynced."""
@@ -75,6 +77,8 @@ class Story:
     """Chance that nodes keep next to nothing of their logs, so that slaves copy snapshots."""
     receives: float = 0.5
     """Chance that half of the messages go to receivers, of which there are two."""
+    changes: float = 0.5
+    """Chance of a client that cancels and moves messages, and sends them again."""
     clocks: bool = False
     """True if the clocks of nodes go slow, and are set back for a while."""
     set_backs: float = 0.0
@@ -128,6 +132,16 @@ class GroupStory:
         )  # fmt: skip
         self.group.meta.open_store = self._open_store
         self.length_s = self.chance.uniform(*story.seconds)
+        self.fates = Fates(
+            complain=self.complain,
+            put_off=lambda one: one in self._put_off,
+            counts=self.result.counts,
+        )
+        self._known: dict[str, Sent] = {}
+        self._ends_s: list[float] = []
+        """When a node ended, or the record changed."""
+        self._put_off: set[str] = set()
+        """What a receiver has got, and may have put off."""
         self._numbers = 0
         self._struck: Counter[str] = Counter()
         self._checked: tuple[int, int] = (0, 0)
@@ -143,6 +157,8 @@ class GroupStory:
     def note(self, what: What, who: str, about: object, told_ms: int = 0) -> None:
         """Append to the history."""
         self.history.append(Event(trio.current_time(), what, who, about, told_ms))
+        if what in {What.ENDED, What.RECORDED}:
+            self._ends_s.append(trio.current_time())
 
     def complain(self, violation: str) -> None:
         """Note what is broken."""
@@ -164,7 +180,9 @@ class GroupStory:
             if machine.storage_uuid() != record.in_sync[name]:
                 continue
             files = machine.node.disk.contents(durable=True)
-            missing = judges.missing_on(self.logs, name, files, self.history)
+            missing = judges.missing_on(
+                self.logs, name, files, self.history, self.fates.may_stay
+            )
             if missing:
                 self.complain(
                     f"kept: {len(missing)} acknowledged are not on {name}, which is in sync by "
@@ -185,6 +203,7 @@ class GroupStory:
             message_id = f"{name}.{self._numbers}"
             due_ms = self.group.world.now_ms + round(1000 * chance.choice((0, 2, 8, 30, 70)))
             item = make_item(message_id, due_ms)
+            self._known[message_id] = Sent(message_id, "a.b", due_ms)
             while True:
                 address = self._address()
                 if address is None:
@@ -197,6 +216,7 @@ class GroupStory:
                         await trio.sleep(0.3)
                         continue
                 self.note(What.SENT, name, message_id, due_ms)
+                self.fates.sent(message_id)
                 is_kept = await self._is_kept(stream, item)
                 if is_kept is not None:
                     heard = What.ACKED if is_kept else What.REFUSED
@@ -234,6 +254,50 @@ class GroupStory:
             self.result.counts["recognised"] += len(codes)
             return codes <= {ItemCode.MESSAGE_DUPLICATE}
         return None
+
+    # -- who changes messages ----------------------------------------------------------------
+
+    async def _change(self) -> None:
+        """Cancel and move messages, and send them again, until all is calm."""
+        chance = derive(self.seed, "changing")
+        if chance.random() >= self.story.changes:
+            return
+        network = self.group.world.network.node("changing")
+
+        async def connect() -> trio.abc.Stream:
+            address = self._address()
+            stream = None if address is None else await self._connect(network, address)
+            if stream is None:
+                raise OSError("no master")
+            return stream
+
+        client = Changing(
+            chance,
+            self.fates,
+            connect=connect,
+            known=lambda: list(self._known.values()),
+            now_ms=lambda: self.group.world.now_ms,
+            pause_s=4,
+            ahead_s=60,
+            send_again=self._send_again,
+        )
+        with trio.move_on_at(self.length_s - CALM_S):
+            await client.run()
+
+    async def _send_again(self, producer: Producer, sent: Sent) -> None:
+        """Send a message again as it was: unless it was cancelled it is recognised, or lost."""
+        name = sent.message_id
+        was_cancelled, began_s = self.fates.is_cancelled(name), trio.current_time()
+        self.note(What.SENT, "changing", name, sent.due_ms)
+        self.fates.sent(name)
+        before = self.result.counts["recognised"]
+        is_kept = await self._is_kept(producer.stream, make_item(name, sent.due_ms))
+        if is_kept is False:
+            self.note(What.REFUSED, "changing", name)
+        if is_kept and self.result.counts["recognised"] > before and was_cancelled:
+            self.complain(f"swallowed: {name} was cancelled and sent again")
+        elif is_kept:
+            self.fates.acknowledged(name, began_s)
 
     # -- what strikes ----------------------------------------------------------------------------
 
@@ -434,6 +498,7 @@ class GroupStory:
             machine.is_supervised = True
         async with group.running():
             group.nursery.start_soon(self._wipe_who_asks_for_it)
+            group.nursery.start_soon(self._change)
             for number in range(2 if self.receives else 0):
                 group.nursery.start_soon(self._receiver(number).run)
             if self.story.clocks:
@@ -485,13 +550,29 @@ class GroupStory:
         with trio.fail_after(150):
             while True:
                 arrived = {str(event.about) for event in self.history.of(What.ARRIVED)}
-                if not self.history.acknowledged() - arrived:
+                left = self.history.acknowledged() - arrived
+                if all(map(self.fates.may_stay, left)):
                     return
                 await trio.sleep(1)
 
     def _arrived(self, message_id: str, due_ms: int, at_ms: int) -> None:
-        del due_ms
+        self._judge_arrival(message_id, due_ms, at_ms)
         self.note(What.ARRIVED, "broker", message_id, at_ms)
+
+    def _judge_arrival(self, message_id: str, due_ms: int, at_ms: int) -> None:
+        """Judge by the item itself when it may come, and if it may."""
+        if at_ms < due_ms:
+            self.complain(f"early: {message_id} came {due_ms - at_ms} ms before it was due")
+        times = (self._known[message_id].due_ms, *self.fates.times_of(message_id))
+        if due_ms not in times and message_id not in self._put_off:
+            self.complain(f"whole: {message_id} came as due {due_ms}, not at one of {times}")
+        now_s = trio.current_time()
+        ends = (at_s for at_s in self._ends_s if now_s - judges.SOON_S <= at_s)
+        self.fates.came(message_id, due_ms, since_s=min(ends, default=now_s))
+
+    def _is_changed(self, message_id: str) -> bool:
+        """Return True if a message may have been cancelled, or given up."""
+        return self.fates.is_touched(message_id) or verdict_of(message_id, 0) is Verdict.REFUSED
 
     def _receiver(self, number: int) -> StoryReceiver:
         return StoryReceiver(
@@ -505,6 +586,8 @@ class GroupStory:
         )
 
     def _received(self, message_id: str, due_ms: int, at_ms: int) -> None:
+        self._judge_arrival(message_id, due_ms, at_ms)
+        self._put_off.add(message_id)
         self.note(What.RECEIVED, "receiver", (message_id, due_ms), at_ms)
         self.result.counts["received"] += 1
 
@@ -515,11 +598,11 @@ class GroupStory:
     def _judge(self, disks: judges.Disks, record: GroupRecord, now_ms: int) -> None:
         history, logs = self.history, self.logs
         found: list[str] = [
-            *judges.kept(logs, history, disks, record),
+            *judges.kept(logs, history, disks, record, self.fates.may_stay),
             *judges.once(logs, history, disks),
-            *(() if self.group.trims else judges.not_twice(logs, disks)),
-            *judges.never_early(history),
-            *judges.leaves(history, due_before_ms=now_ms - 5000),
+            *(() if self.group.trims else judges.not_twice(logs, disks, self._is_changed)),
+            *judges.never_early(history, self.fates.times_of),
+            *judges.leaves(history, due_before_ms=now_ms - 5000, may_stay=self.fates.may_stay),
             *judges.few_twice(history),
             *judges.done_once(history),
             *judges.one_master(logs, history, disks),

@@ -6,7 +6,7 @@ alone.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from delay_protocol.nodes.registration import GroupRecord
@@ -93,10 +93,16 @@ def _ids(batch: Batch) -> list[str]:
     return [reader.read_item(item).message_id.decode() for item in batch.items]
 
 
-def missing_on(logs: Logs, name: str, files: Files, history: History) -> set[str]:
+def missing_on(
+    logs: Logs,
+    name: str,
+    files: Files,
+    history: History,
+    may_stay: Callable[[str], bool] = lambda _: False,
+) -> set[str]:
     """Return which acknowledged messages a disk alone has not got.
 
-    A copy need not have what had left before it was made.
+    A copy need not have what had left before it was made, or may have been cancelled.
     """
     batches = [*logs.batches(name, files), *logs.rows(name, files)]
     # Of what was moved or given up a copy may have the record alone.
@@ -105,6 +111,7 @@ def missing_on(logs: Logs, name: str, files: Files, history: History) -> set[str
     missing = history.acknowledged() - found
     if missing and is_copy(files):
         missing -= {str(event.about) for event in history.of(What.ARRIVED)}
+        missing = {one for one in missing if not may_stay(one)}
     return missing
 
 
@@ -114,10 +121,16 @@ def is_copy(files: Files) -> bool:
     return checkpoint is not None and reader.read_checkpoint(checkpoint).is_copy
 
 
-def kept(logs: Logs, history: History, disks: Disks, record: GroupRecord) -> Iterator[str]:
+def kept(
+    logs: Logs,
+    history: History,
+    disks: Disks,
+    record: GroupRecord,
+    may_stay: Callable[[str], bool] = lambda _: False,
+) -> Iterator[str]:
     """Promise 1: each disk in sync, alone, has every acknowledged message."""
     for name in sorted(record.in_sync):
-        missing = missing_on(logs, name, disks[name], history)
+        missing = missing_on(logs, name, disks[name], history, may_stay)
         if missing:
             yield f"kept: {len(missing)} acknowledged are not on {name}: {sorted(missing)[:3]}"
 
@@ -132,16 +145,19 @@ def once(logs: Logs, history: History, disks: Disks) -> Iterator[str]:
             yield f"once: {name} has {often[:3]} more often than they were sent"
 
 
-def not_twice(logs: Logs, disks: Disks) -> Iterator[str]:
+def not_twice(
+    logs: Logs, disks: Disks, is_changed: Callable[[str], bool] = lambda _: False
+) -> Iterator[str]:
     """Nothing that was sent again has two rows; a story is shorter than the window.
 
-    A node that began as a copy knows no repeats of what came before.
+    A node that began as a copy knows no repeats of what came before. is_changed: what may have been
+    cancelled or given up: sent again, it is another message.
     """
     if any(map(is_copy, disks.values())):
         return
     for name, files in disks.items():
         rows = Counter(one for batch in logs.batches(name, files) for one in _originals(batch))
-        twice = [one for one, count in rows.items() if count > 1]
+        twice = [one for one, count in rows.items() if count > 1 and not is_changed(one)]
         if twice:
             yield f"once: {name} has two rows of {twice[:3]}"
 
@@ -159,9 +175,14 @@ def _originals(batch: Batch) -> list[str]:
     ]
 
 
-def never_early(history: History) -> Iterator[str]:
-    """Promise 3: nothing arrives before it is due."""
-    due = {str(event.about): event.told_ms for event in history.of(What.SENT)}
+def never_early(
+    history: History, times_of: Callable[[str], Collection[int]] = lambda _: ()
+) -> Iterator[str]:
+    """Promise 3: nothing arrives before it is due; times_of: those to which it may be moved."""
+    due = {
+        str(event.about): min(event.told_ms, *times_of(str(event.about)), event.told_ms)
+        for event in history.of(What.SENT)
+    }
     for event in history.of(What.ARRIVED):
         if event.told_ms < due[str(event.about)]:
             early_ms = due[str(event.about)] - event.told_ms
@@ -173,11 +194,17 @@ def never_early(history: History) -> Iterator[str]:
             yield f"early: {message_id} was received {due_ms - event.told_ms} ms before it was due"
 
 
-def leaves(history: History, *, due_before_ms: int) -> Iterator[str]:
-    """Promise 4: what was acknowledged arrives."""
+def leaves(
+    history: History,
+    *,
+    due_before_ms: int,
+    may_stay: Callable[[str], bool] = lambda _: False,
+) -> Iterator[str]:
+    """Promise 4: what was acknowledged arrives, unless it may stay: it may be cancelled."""
     arrived = {str(event.about) for event in history.of(What.ARRIVED)}
     due = {str(event.about): event.told_ms for event in history.of(What.SENT)}
-    left = [one for one in history.acknowledged() - arrived if due[one] < due_before_ms]
+    missing = {one for one in history.acknowledged() - arrived if not may_stay(one)}
+    left = [one for one in missing if due[one] < due_before_ms]
     if left:
         yield f"leaves: {len(left)} acknowledged did not arrive: {sorted(left)[:3]}"
 
