@@ -68,6 +68,8 @@ class _Fate:
     """All times to which somebody wanted to move it."""
     moved_to: int | None = None
     """The time of the last answer that it is moved."""
+    has_twin: bool = False
+    """True if it was sent again once it may have been moved: what names one names not the other."""
     asks: int = 0
     in_doubt: bool = False
     """True if a request without an answer may change it, now or later."""
@@ -116,6 +118,9 @@ class Fates:
     def sent(self, message_id: str) -> None:
         """Note that a message is being sent, for the first time or again."""
         self._sent_s[message_id] = trio.current_time()
+        fate = self._of.get(message_id)
+        if fate is not None:
+            fate.has_twin |= bool(fate.to_ms)
 
     def came(self, message_id: str, due_ms: int, *, since_s: float) -> None:
         """Judge a message that comes to a broker or a receiver, as its item has the due time.
@@ -177,7 +182,7 @@ class Fates:
         match result.state:
             case ChangeState.CANCELLED:
                 wrong = "was to be moved" * (ask.to_ms is not None)
-                if not self._was_quiet(name, ask.asked_s):
+                if fate.has_twin or not self._was_quiet(name, ask.asked_s):
                     fate.may_be_cancelled = True
                 elif fate.cancelled is None or not self._was_quiet(name, fate.cancelled[0]):
                     fate.cancelled = told
@@ -186,7 +191,7 @@ class Fates:
                 if ask.to_ms is None or result.due_ms != ask.to_ms:
                     wrong = f"was to be moved to {ask.to_ms}"
                 fate.moved_to = ask.to_ms
-                if not fate.in_doubt and not wrong:
+                if not (fate.in_doubt or fate.has_twin or wrong):
                     fate.barred |= dict.fromkeys(ask.dues - {ask.to_ms}, told)
             case ChangeState.DELIVERED:
                 wrong = "has come to nobody" * (name not in self._came)

@@ -214,9 +214,16 @@ def few_twice(history: History) -> Iterator[str]:
     ends = list(_ends_of_masters(history))
     resets = [event.at_s for event in history.of(What.STRUCK) if event.who == "reset"]
     harms = list(_harms(history))
+    # A receiver works for a while before it says what becomes of a message.
+    received = {
+        (event.about[0], event.told_ms): event.at_s
+        for event in history.of(What.RECEIVED)
+        if isinstance(event.about, tuple)
+    }
     arrivals: dict[str, list[float]] = defaultdict(list)
     for event in history.of(What.ARRIVED):
-        arrivals[str(event.about)].append(event.at_s)
+        at_s = received.get((event.about, event.told_ms), event.at_s)
+        arrivals[str(event.about)].append(at_s)
     copies = history.perhaps_kept()
 
     def is_excused(first_s: float, again_s: float) -> bool:
