@@ -104,7 +104,7 @@ class Fates:
     put_off: Callable[[str], bool]
     """Returns True if somebody else may have put a record in the place of a message."""
     lost: Callable[[str], bool] = lambda _: False
-    """Returns True if the bytes of a message were damaged."""
+    """Returns True if the bytes of a message, or of its outcome, may have been damaged."""
     counts: Counter[str] = field(default_factory=Counter)
     _of: dict[str, _Fate] = field(default_factory=dict)
     _came: set[str] = field(default_factory=set)
@@ -134,9 +134,14 @@ class Fates:
         for what, bar in (
             ("cancelled", fate.cancelled),
             ("moved elsewhere", fate.barred.get(due_ms)),
-            ("unknown", None if self.lost(message_id) else fate.unknown),
+            ("unknown", fate.unknown),
         ):
-            if bar is not None and bar[1] < since_s and self._was_quiet(message_id, bar[0]):
+            if (
+                bar is not None
+                and bar[1] < since_s
+                and self._was_quiet(message_id, bar[0])
+                and not self.lost(message_id)
+            ):
                 self.complain(
                     f"changed: {message_id} comes at {trio.current_time():.3f}, due {due_ms}, and "
                     f"was answered to be {what} at {bar[1]:.3f}"
@@ -159,7 +164,7 @@ class Fates:
         name, to_ms = sent.message_id, change.to_ms
         fate = self._of.setdefault(name, _Fate())
         dues = set() if fate.in_doubt else {sent.due_ms, *fate.to_ms}
-        is_sure = change.due_ms is None or not (fate.to_ms or self.put_off(name))
+        is_sure = not self.put_off(name) and (change.due_ms is None or not fate.to_ms)
         if to_ms is not None:
             fate.to_ms.append(to_ms)
             fate.barred.pop(to_ms, None)

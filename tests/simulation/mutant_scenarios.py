@@ -225,3 +225,7 @@ RECEIVERS_IN_CRASHES = Scenario(
     receivers=1.0,
     ends=({"point": "send", "death": PowerCut, "fails": False, "pause_s": 0.1},) * 8,
 )
+CHANGES = Scenario(name="a client that cancels and moves", changing=1.0)
+CHANGES_AND_RECEIVERS = Scenario(
+    name="a client that changes what receivers put off", changing=1.0, receivers=1.0
+)

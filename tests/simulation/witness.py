@@ -126,7 +126,7 @@ class Witness:
         self.fates = Fates(
             complain=self.complain,
             put_off=lambda one: one.encode() in self.moved_s or self.poison.is_poison(one.encode()),
-            lost=lambda one: one.encode() in self.lost,
+            lost=lambda one: bool(self.damage) or one.encode() in self.lost | self.doubled,
         )
 
     def due_of(self, message_id: bytes, item: bytes) -> int | None:
