@@ -311,9 +311,9 @@ class Changing:
             await self._send_again(producer, chance.choice(known))
             return
         has_come = self._fates.has_come
-        near = sorted(
-            known, key=lambda one: (has_come(one.message_id), abs(one.due_ms - now_ms))
-        )[:6]
+        near = sorted(known, key=lambda one: (has_come(one.message_id), abs(one.due_ms - now_ms)))[
+            :6
+        ]
         chosen = [chance.choice(near if chance.random() < 0.7 else known)]
         chosen += chance.sample(known, min(chance.choice(_AT_ONCE) - 1, len(known)))
         await self._change(producer, chosen)
@@ -339,13 +339,12 @@ class Changing:
         changes = []
         for one in chosen:
             moved_ms = self._fates.moved_to(one.message_id)
-            due_ms = moved_ms if moved_ms is not None and chance.random() < 0.8 else one.due_ms
+            due_ms: int | None = one.due_ms
+            if moved_ms is not None and chance.random() < 0.8:
+                due_ms = moved_ms
             due_ms = None if not due_ms or chance.random() < _UNTIMED else due_ms
             changes.append(Change(one.subject, one.message_id, due_ms, self._to_ms(now_ms)))
-        asks = [
-            self._fates.asked(one, change)
-            for one, change in zip(chosen, changes, strict=True)
-        ]
+        asks = [self._fates.asked(one, change) for one, change in zip(chosen, changes, strict=True)]
         answer: Frame | None = None
         try:
             with trio.move_on_after(_ANSWER_S):

@@ -559,9 +559,7 @@ class World:
 
     async def _see_everything_delivered(self) -> None:
         witness = self.witness
-        latest_ms = max(
-            [*witness.due_ms.values(), *witness.later.values()], default=0
-        )
+        latest_ms = max([*witness.due_ms.values(), *witness.later.values()], default=0)
         latest_ms = max(latest_ms, witness.fates.latest_ms)
         await trio.sleep(max(0, latest_ms - self.clock.now_ms()) / 1000 + 1)
         self.operator.finish()

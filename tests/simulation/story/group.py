@@ -180,9 +180,7 @@ class GroupStory:
             if machine.storage_uuid() != record.in_sync[name]:
                 continue
             files = machine.node.disk.contents(durable=True)
-            missing = judges.missing_on(
-                self.logs, name, files, self.history, self.fates.may_stay
-            )
+            missing = judges.missing_on(self.logs, name, files, self.history, self.fates.may_stay)
             if missing:
                 self.complain(
                     f"kept: {len(missing)} acknowledged are not on {name}, which is in sync by "

@@ -1,5 +1,6 @@
 """Looks at all rows agree with what was accepted and settled, whatever came between two of them."""
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.facts import Outcome
 from storage.batch.item_formats import qmq_message_id
+from storage.disk.disk import ReadableFile
 from storage.disk.spans import DEAD_MINUTES_FROM
 from storage.readers.looking import (
     OTHERS,
@@ -276,3 +278,27 @@ def test_an_unreadable_segment_is_said(rig: StoreRig) -> None:
         over(look)
         assert look.unreadable == 1
         assert look.examined
+
+
+def test_rows_whose_facts_cannot_be_opened_are_not_taken_for_pending(
+    rig: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.flush()
+    rig.cross_off()
+    present = take_present(rig.store.schedule)
+    minutes = {row.minute for row in rig.memory.accepted.values()}
+    sealed = replace(present, segments=[], waiting=[], facts=[])
+
+    def fails(path: str) -> ReadableFile:
+        if path.startswith("dispatch_log/"):
+            raise OSError(errno.EIO, "made up")
+        return type(rig.disk).open_read(rig.disk, path)
+
+    monkeypatch.setattr(rig.disk, "open_read", fails)
+    for id_hash in range(50):
+        look = FindLook(sealed, [id_hash], minutes=minutes)
+        over(look)
+        assert all(look.facts[row.sequence].outcome is None for row in look.found)
+        if look.found:
+            return
+    raise AssertionError("nothing was found")
