@@ -60,6 +60,10 @@ class Sent:
     """0: it was due when it came."""
 
 
+Told = tuple[float, float]
+"""When something was asked for, and answered."""
+
+
 @dataclass(slots=True)
 class _Fate:
     """What may still happen to one message."""
@@ -75,12 +79,11 @@ class _Fate:
     """True if a request without an answer may change it, now or later."""
     may_be_cancelled: bool = False
     """True if such a request may cancel it, or a cancel was answered beside a send."""
-    cancelled: tuple[float, float] | None = None
-    """When that was asked for, and answered."""
-    barred: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """By due time at which it comes no more: when a move was asked for, and answered."""
-    unknown: tuple[float, float] | None = None
-    """When it was first said to be unknown: asked for, and answered."""
+    cancelled: Told | None = None
+    barred: dict[int, Told] = field(default_factory=dict)
+    """By due time at which it comes no more: the move that was answered."""
+    unknown: Told | None = None
+    """When it was first said to be unknown, though it was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class Fates:
     counts: Counter[str] = field(default_factory=Counter)
     _of: dict[str, _Fate] = field(default_factory=dict)
     _came: set[str] = field(default_factory=set)
+    _kept_s: dict[str, float] = field(default_factory=dict)
+    """When a message was first acknowledged."""
     _sent_s: dict[str, float] = field(default_factory=dict)
     """When a message was last sent."""
     _revived: dict[str, float] = field(default_factory=dict)
@@ -132,16 +137,11 @@ class Fates:
         if fate is None:
             return
         for what, bar in (
-            ("cancelled", fate.cancelled),
-            ("moved elsewhere", fate.barred.get(due_ms)),
-            ("unknown", fate.unknown),
+            ("cancelled", self._if_quiet(message_id, fate.cancelled)),
+            ("moved elsewhere", self._if_quiet(message_id, fate.barred.get(due_ms))),
+            ("unknown", self._if_not_sent_since(message_id, fate.unknown)),
         ):
-            if (
-                bar is not None
-                and bar[1] < since_s
-                and self._was_quiet(message_id, bar[0])
-                and not self.lost(message_id)
-            ):
+            if bar is not None and bar[1] < since_s and not self.lost(message_id):
                 self.complain(
                     f"changed: {message_id} comes at {trio.current_time():.3f}, due {due_ms}, and "
                     f"was answered to be {what} at {bar[1]:.3f}"
@@ -149,9 +149,16 @@ class Fates:
 
     def acknowledged(self, message_id: str, began_s: float) -> None:
         """Note that a message that was sent from then on is kept."""
+        self._kept_s.setdefault(message_id, trio.current_time())
         fate = self._of.get(message_id)
         if fate is not None and fate.cancelled is not None and fate.cancelled[1] < began_s:
             self._revived[message_id] = began_s
+
+    def _if_quiet(self, message_id: str, told: Told | None) -> Told | None:
+        return told if told is not None and self._was_quiet(message_id, told[0]) else None
+
+    def _if_not_sent_since(self, message_id: str, told: Told | None) -> Told | None:
+        return told if told is not None and self._sent_s[message_id] <= told[0] else None
 
     def _was_quiet(self, message_id: str, asked_s: float) -> bool:
         """Return True if nobody sent a message any more when a change of it was asked for."""
@@ -204,7 +211,8 @@ class Fates:
                 was_asked = fate.asks > 1 or self.put_off(name)
                 wrong = "" if was_asked else "nobody else asked for it"
             case ChangeState.UNKNOWN:
-                if ask.is_sure and not result.reason:
+                is_kept = self._kept_s.get(name, math.inf) < ask.asked_s
+                if is_kept and ask.is_sure and not result.reason:
                     fate.unknown = fate.unknown or told
         if wrong and not self.lost(name):
             self.complain(f"changed: {name} is answered {result}, and {wrong}")
@@ -311,12 +319,13 @@ class Changing:
             await self._send_again(producer, chance.choice(known))
             return
         has_come = self._fates.has_come
-        near = sorted(known, key=lambda one: (has_come(one.message_id), abs(one.due_ms - now_ms)))[
-            :6
-        ]
-        chosen = [chance.choice(near if chance.random() < 0.7 else known)]
+        near = sorted(known, key=lambda one: (has_come(one.message_id), abs(one.due_ms - now_ms)))
+        chosen = [chance.choice(chance.choice((near[:6], near[:6], known, known[-8:])))]
         chosen += chance.sample(known, min(chance.choice(_AT_ONCE) - 1, len(known)))
         await self._change(producer, chosen)
+        if self._send_again is not None and chance.random() < 0.25:
+            await self._send_again(producer, chosen[0])
+            return
         while chance.random() < 0.4:
             # Whoever is told that it is being sent asks again, and others change their minds.
             await trio.sleep(chance.choice((0.0, 0.1, 1.0, 5.0)))

@@ -169,6 +169,7 @@ class Witness:
     def acknowledge(self, message_id: bytes) -> None:
         """Note that a producer was told that a message is kept."""
         self.acknowledged.setdefault(message_id, trio.current_time())
+        self.fates.acknowledged(message_id.decode(), 0.0)
         self.acknowledged_in_this_life += 1
 
     def clock_set(self, from_ms: int) -> None:

@@ -220,6 +220,7 @@ class GroupStory:
                     heard = What.ACKED if is_kept else What.REFUSED
                     self.note(heard, self._name_at(address), message_id)
                 if is_kept:
+                    self.fates.acknowledged(message_id, 0.0)
                     break
                 await trio.aclose_forcefully(stream)
                 stream = None
