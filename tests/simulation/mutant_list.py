@@ -227,12 +227,31 @@ SERVER = {
         # A repeat has the same bytes.
         "any body is a repeat": mutant(
             swap("Duplicates._same", "is_repeat(sent.item, original.item)", "True"),
-            test=_DUPLICATES + "test_another_message_of_the_same_id_is_kept[body]",
+            seed=None,
+            scenario=told.CHANGES,
+        ),
+        "any due time is a repeat": mutant(
+            swap("is_repeat", "item[_DUE_AT:_SUBJECT_AT] == original[_DUE_AT:_SUBJECT_AT]", "True"),
+            seed=None,
+            scenario=told.CHANGES,
+        ),
+        # What one commit has twice is kept once.
+        "a commit knows nothing of itself": mutant(
+            swap("_repeated", "len(keys) == 1", "True"),
+            seed=None,
+            scenario=told.CHANGES,
         ),
         # The window is read from the log by a mastership that begins.
         "a start knows no repeats": mutant(
             swap("Duplicates.catch_up", "self._note(header, columns)", "None"),
-            test=_DUPLICATES + "test_the_window_ends_after_twice_as_many_records_as_messages[True]",
+            seed=None,
+            scenario=told.CHANGES,
+        ),
+        # What was cancelled may be sent again.
+        "the cancelled are originals": mutant(
+            swap("Duplicates._note", "~stays", "~(stays | (facts.outcome == Outcome.CANCELLED))"),
+            seed=None,
+            scenario=told.CHANGES,
         ),
         # What is dead is no original.
         "the dead are originals": mutant(
@@ -1352,17 +1371,20 @@ SERVER = {
         # What is cancelled has no bytes for whoever would send it.
         "the set is not asked where an item is read": mutant(
             swap("Cancelling._gone", "one in self._minutes", "False"),
-            test=_CHANGES + "test_requests.py",
+            seed=None,
+            scenario=told.CHANGES,
         ),
         # An entry may stand for a row whose minute is open long after its record was applied.
         "a sequence leaves while its minute is open": mutant(
             swap("Changer.run", "minute not in still", "True"),
-            test=_CHANGES + "test_requests.py",
+            seed=None,
+            scenario=told.CHANGES,
         ),
         # "Cancelled" is a word about what is committed.
         "a change is answered before it is committed": mutant(
             swap("Committer.commit_records", "await ended.wait()", "was_kept = True"),
-            test=_CHANGES + "test_changer.py",
+            seed=None,
+            scenario=told.CHANGES,
         ),
         # What finds no space is not made.
         "what found no space stays in the set": mutant(
@@ -1372,7 +1394,8 @@ SERVER = {
         # What a broker or a receiver has is never called cancelled.
         "what is in flight is cancelled": mutant(
             swap("Sender.with_whom", "self._groups.with_whom(wanted)", "{}"),
-            test=_CHANGES + "test_requests.py",
+            seed=None,
+            scenario=told.CHANGES,
         ),
         "what is in doubt is cancelled": mutant(
             swap("Sender.with_whom", "self._history.doubtful(wanted)", "{}"),
@@ -1380,7 +1403,19 @@ SERVER = {
         ),
         "facts are not looked at": mutant(
             swap("Changer._ended", "facts.get(one.row.sequence)", "None"),
-            test=_CHANGES + "test_requests.py",
+            seed=None,
+            scenario=told.CHANGES,
+        ),
+        "outcomes that are not applied are not looked at": mutant(
+            swap("Changer._busy", "master.fact_recorder.having(wanted)", "()"),
+            seed=None,
+            scenario=told.CHANGES,
+        ),
+        # A message that was moved says itself when it is due.
+        "a moved item says the time before": mutant(
+            swap("_moves_of", "item_due_at(row.item, due_ms)", "row.item"),
+            seed=None,
+            scenario=told.CHANGES,
         ),
         # A hash of 64 bits names no message.
         "a hash is taken for an id": mutant(
