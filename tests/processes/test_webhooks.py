@@ -168,7 +168,8 @@ def test_a_gateway_that_is_killed_loses_nothing(tmp_path: Path) -> None:
         ids = {one.headers["webhook-id"] for one in got}
         assert len(ids) == messages
         assert len({(one.headers["webhook-id"], one.body) for one in got}) == messages
-        assert messages <= len(got) <= messages + 4
+        # At most as many again as were posted, or answered and not settled yet.
+        assert messages <= len(got) <= messages + 8
         await endpoints.close()
 
     with pytest.MonkeyPatch.context() as patch:

@@ -122,7 +122,10 @@ def test_an_item_with_another_byte_is_seen(story: Story) -> None:
 
 
 def test_an_acknowledged_message_that_no_broker_got_never_left(story: Story) -> None:
-    story.witness.received.discard(next(iter(story.witness.acknowledged)))
+    witness = story.witness
+    # What may have been cancelled need not come.
+    sure = (one for one in witness.acknowledged if not witness.fates.is_touched(one.decode()))
+    witness.received.discard(min(sure))
     assert starts_with("leaves", story.broken())
 
 

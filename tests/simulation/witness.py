@@ -140,7 +140,11 @@ class Witness:
 
     def is_moved(self, message_id: bytes, item: bytes) -> bool:
         """Return True if an item is one that was sent, at a time to which it was to be moved."""
-        if reader.read_item(item).due_ms not in self.fates.times_of(message_id.decode()):
+        try:
+            due_ms = reader.read_item(item).due_ms
+        except reader.MismatchError:
+            return False
+        if due_ms not in self.fates.times_of(message_id.decode()):
             return False
         as_before = (item[8], item[9:17], item[25:])
         return any(
