@@ -26,10 +26,7 @@ from starlette.routing import Route
 
 from delay_client import Client, OutgoingMessage
 from delay_transport.http.access import AccessPolicy, Caller
-from delay_transport.http.convert import (
-    check_is_json,
-    decode_body,
-)
+from delay_transport.http.convert import check_is_json, decode_body
 from delay_transport.http.metric_families import Exposition, build_info, counters, gauge
 from delay_transport.http.problems import RequestError
 from delay_transport.http.server import (

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from delay_transport.http.counts import added_rows
 from delay_transport.http.operations import Request
 from delay_transport.http.problems import RequestError
 from gateway.cluster import Answers, Cluster, Json, NoAnswerError
@@ -41,13 +42,13 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at a glance."""
 
     topology: Json
-    """What the meta server knows: groups, nodes, receivers, and `next_steps`, what to do next."""
+    """The meta server's view: groups, nodes, receivers, and `next_steps`, what to do next."""
     figures: dict[str, Json]
     """By delay group what its master says of itself: docs/administration.md has `/status`."""
     away: dict[str, str]
     """Delay groups whose master gave no answer, and why."""
     cut: dict[str, int]
-    """How many rows there are of each list of which only the first are here."""
+    """The length of each list of which only the first rows are here."""
 
 
 class TimelineQuery(Request, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class TimelineQuery(Request, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """How many messages are due in each column."""
+    """Numbers of messages that are due in each column."""
 
     begin_ms: int
     """When the first column begins, in ms since 1970."""
@@ -74,7 +75,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """By name: `before` the first column, `counts`, and `later`; by group also `rate_per_s`, which
     its receivers take. The row "" has all; "%" has what the delay servers did not count by name."""
     complete: bool
-    """Whether all groups answered, and could read all that they have."""
+    """True if all groups answered, and could read all that they have."""
     away: dict[str, str]
     """Delay groups that gave no answer, and why: their messages are lacking."""
 
@@ -111,27 +112,13 @@ async def timeline(cluster: Cluster, query: TimelineQuery, now_ms: int) -> Timel
         "due_to": begin_ms + query.columns * step_ms,
     }
     answers, away = await cluster.ask_masters("GET", "count", query_of=lambda _: asked)
-    rows: dict[str, Json] = {}
-    for answer in answers.values():
-        for name, row in answer["rows"].items():
-            rows[name] = _added(rows[name], row) if name in rows else row
     return Timeline(
         begin_ms=begin_ms,
         column_ms=step_ms,
-        rows=rows,
+        rows=added_rows(answers.values()),
         complete=not away and all(answer["complete"] for answer in answers.values()),
         away=away,
     )
-
-
-def _added(one: Json, other: Json) -> Json:
-    """Return a row with the numbers, and the rates, of another delay group added."""
-    found: Json = {name: one[name] + other[name] for name in ("before", "later")}
-    found["counts"] = [a + b for a, b in zip(one["counts"], other["counts"], strict=True)]
-    if "rate_per_s" in one:
-        found["rate_per_s"] = (one["rate_per_s"] or 0) + (other["rate_per_s"] or 0) or None
-        found["rate_is_limit"] = one["rate_is_limit"] and other["rate_is_limit"]
-    return found
 
 
 class Live:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from delay_transport.http.counts import added_rows
 from delaywheel.cluster.masters import Masters, of_masters
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option, with_options
@@ -104,10 +105,7 @@ def count(*, wanted: Json, by: str | None, step: str | None, masters: Masters) -
         # So that all have the same columns.
         query["due_from"] = int(time.time() * 1000)
     answers = masters.answers(lambda _, session: session.ask("GET", "count", query=query))
-    rows: dict[str, Json] = {}
-    for answer in answers.values():
-        for name, row in answer["rows"].items():
-            rows[name] = _added(rows[name], row) if name in rows else row
+    rows = added_rows(answers.values())
     if masters.as_json:
         print_json({"rows": rows, "delay_groups": answers} | masters.said_of_unanswered)
         return
@@ -119,16 +117,6 @@ def count(*, wanted: Json, by: str | None, step: str | None, masters: Masters) -
         text = f"as of record {answer['as_of']}, {answer['rows_looked_at']:,} rows looked at"
         lack = "" if answer["complete"] else "; some places could not be read"
         click.echo(": ".join(filter(None, (delay_group, text + lack))), err=True)
-
-
-def _added(one: Json, other: Json) -> Json:
-    """Return a row with the numbers, and the rates, of another delay group added."""
-    found: Json = {name: one[name] + other[name] for name in ("before", "later")}
-    found["counts"] = [a + b for a, b in zip(one["counts"], other["counts"], strict=True)]
-    if "rate_per_s" in one:
-        found["rate_per_s"] = (one["rate_per_s"] or 0) + (other["rate_per_s"] or 0) or None
-        found["rate_is_limit"] = one["rate_is_limit"] and other["rate_is_limit"]
-    return found
 
 
 def _lines(name: str, row: Json, answer: Json, *, has_bars: bool) -> Iterator[Json]:

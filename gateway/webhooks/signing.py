@@ -11,12 +11,12 @@ import base64
 import hmac
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
 from delay_client import ReceivedMessage
 from gateway.incoming import FORWARDED
+from gateway.times import rfc3339
 from gateway.webhooks.settings import OWN_URL
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -45,9 +45,7 @@ def headers_of(message: ReceivedMessage, signer: Signer) -> dict[str, str]:
         "webhook-signature": signer.signature(message_id, timestamp, message.data),
         "content-type": _fit(message.content_type or _type_of(message)),
         "Delaywheel-Subject": quote(message.subject, safe="%:/@ "),
-        "Delaywheel-Due": datetime.fromtimestamp(message.due_ms / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z"),
+        "Delaywheel-Due": rfc3339(message.due_ms),
         "Delaywheel-Attempt": str(message.attempt),
     }
     for name, value in message.headers.items():
