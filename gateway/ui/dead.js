@@ -1,7 +1,7 @@
 // The view of dead letters: of each delay group a list, to requeue or drop one or all.
 
 import { ask } from "./api.js";
-import { button, count, field, h, moment, notice, plural, table } from "./dom.js";
+import { asking, button, count, field, h, moment, notice, plural, table } from "./dom.js";
 
 export const title = "Dead letters";
 
@@ -10,18 +10,11 @@ const PAGE = 100;
 export function open(place, page) {
   const subject = h("input", { name: "subject", placeholder: "all" });
   const group = h("input", { name: "group", placeholder: "all" });
-  const form = h(
-    "form",
-    {
-      class: "asking",
-      onsubmit: (event) => {
-        event.preventDefault();
-        reload();
-      },
-    },
+  const form = asking(
+    "Show",
+    reload,
     field("Subject", subject),
     field("Refused by", group),
-    h("button", { class: "main" }, "Show"),
   );
   const shown = h("div", {}, h("p", { class: "faint" }, "Waiting for the first answer."));
   place.append(form, shown);

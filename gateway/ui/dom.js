@@ -23,6 +23,15 @@ export function notice(text, kind = "") {
   return h("p", { class: `notice ${kind}` }, text);
 }
 
+/** Return a form that asks: its fields, and a button that sends it by `send`. */
+export function asking(text, send, ...fields) {
+  const onsubmit = (event) => {
+    event.preventDefault();
+    send();
+  };
+  return h("form", { class: "asking", onsubmit }, ...fields, h("button", { class: "main" }, text));
+}
+
 /** Return a labelled field of a form. */
 export function field(label, control, kind = "") {
   return h("label", { class: kind || null }, h("span", {}, label), control);

@@ -1,7 +1,7 @@
 // The view of one message: found by its cancel token, or by subject and id.
 
 import { ask } from "./api.js";
-import { button, field, h, lacks, moment, notice, table } from "./dom.js";
+import { asking, button, field, h, lacks, moment, notice, table } from "./dom.js";
 import { cancel, move } from "./messages.js";
 
 export const title = "Find";
@@ -17,19 +17,12 @@ export function open(place, page, parameters) {
   const subject = h("input", { name: "subject", value: parameters.get("subject") ?? "", placeholder: "not with a token" });
   const due = h("input", { name: "due", value: parameters.get("due") ?? "", placeholder: "2026-12-24T18:00:00Z, if known" });
   const shown = h("div", {});
-  const form = h(
-    "form",
-    {
-      class: "asking",
-      onsubmit: (event) => {
-        event.preventDefault();
-        load();
-      },
-    },
+  const form = asking(
+    "Find",
+    load,
     field("Cancel token, or id", id),
     field("Subject of the id", subject, "small"),
     field("When it was due", due),
-    h("button", { class: "main" }, "Find"),
   );
   place.append(form, shown);
   const ends = new AbortController();

@@ -1,24 +1,17 @@
 // The view of pauses: subjects whose messages wait, to pause one or go on with it.
 
 import { ask } from "./api.js";
-import { button, field, h, lacks, moment, plural, table } from "./dom.js";
+import { asking, button, field, h, lacks, moment, plural, table } from "./dom.js";
 
 export const title = "Pauses";
 
 export function open(place, page) {
   const subject = h("input", { name: "subject", placeholder: "orders.paid, or orders.*", required: true });
   const shown = h("div", {});
-  const form = h(
-    "form",
-    {
-      class: "asking",
-      onsubmit: (event) => {
-        event.preventDefault();
-        change("PUT", subject.value.trim()).then((made) => made && load());
-      },
-    },
+  const form = asking(
+    "Pause",
+    () => change("PUT", subject.value.trim()).then((made) => made && load()),
     field("Subject", subject),
-    h("button", { class: "main" }, "Pause"),
   );
   place.append(h("p", {}, "Messages of a paused subject are accepted and wait. They come when the pause ends."), form, shown);
   const ends = new AbortController();

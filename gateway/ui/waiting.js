@@ -1,7 +1,7 @@
 // The view of pending messages: those of a subject, or of a time, the first due first.
 
 import { ask } from "./api.js";
-import { button, count, field, h, lacks, moment, momentOf, notice, table } from "./dom.js";
+import { asking, button, count, field, h, lacks, moment, momentOf, notice, table } from "./dom.js";
 import { cancel, cancelAll, move } from "./messages.js";
 
 export const title = "Pending";
@@ -13,19 +13,12 @@ export function open(place, page, parameters) {
   const after = h("input", { name: "after", type: "datetime-local", step: "1" });
   const before = h("input", { name: "before", type: "datetime-local", step: "1" });
   const shown = h("div", {});
-  const form = h(
-    "form",
-    {
-      class: "asking",
-      onsubmit: (event) => {
-        event.preventDefault();
-        load();
-      },
-    },
+  const form = asking(
+    "Show",
+    load,
     field("Subject", subject),
     field("Due from", after, "small"),
     field("Due before", before, "small"),
-    h("button", { class: "main" }, "Show"),
   );
   place.append(form, shown);
   const ends = new AbortController();
