@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from spark_tools.files.errors import ReconcileError
 from spark_tools.judge.log_index import INDEX_SCHEMA, LogIndex
-from storage.disk.disk import DirectoryDisk
+from storage.disk.disk import DirectoryDisk, replace_file
 from storage.disk.errors import DataDirectoryError, NotPermittedError
 
 HOURS, INDEX, SUMMARY, RESULT = "hours", "index", "summary.json", "result.json"
@@ -47,11 +47,11 @@ class HourEntry(msgspec.Struct, kw_only=True):
     complete: bool
     accepted: int
     findings: dict[str, int]
-    """How many of each class, without zeros."""
+    """Their number by class, without zeros."""
     problems: list[str]
     """Why it is not complete, the first few."""
     repairs: int
-    """How many messages of the hour had been sent again by the audits of that run."""
+    """Messages of the hour that had been sent again, by the audits of that run."""
     first_ms: int
     """When it was tried first in this state."""
     last_ms: int
@@ -60,7 +60,7 @@ class HourEntry(msgspec.Struct, kw_only=True):
 
     @property
     def is_final(self) -> bool:
-        """Whether no later run changes it, but one that is told of repairs."""
+        """True if no later run changes it, but one that is told of repairs."""
         return self.state == "final"
 
 
@@ -171,7 +171,7 @@ class StateDirectory:
         data = io.BytesIO()
         table = index.table.sort_by([("first", "ascending"), ("hour", "ascending")])
         pq.write_table(table.combine_chunks(), data, compression="zstd")
-        self._replace(f"{INDEX}/{log_uuid}.parquet", data.getvalue())
+        replace_file(self._disk, f"{INDEX}/{log_uuid}.parquet", [data.getvalue()])
 
     def summary_made_ms(self) -> int:
         """Return when the manifests of the last run that ended were made; 0 without one."""
@@ -189,23 +189,12 @@ class StateDirectory:
     def write_summary(self, document: Mapping[str, Any]) -> None:
         """Replace the summary: the end of a run."""
         data = msgspec.json.format(msgspec.json.encode(document), indent=1)
-        self._replace(SUMMARY, data + b"\n")
-
-    def _replace(self, name: str, data: bytes) -> None:
-        path = self._root / name
-        new = path.with_name(f"{path.name}{_TEMPORARY}")
-        new.write_bytes(data)
-        self._sync(new)
-        new.replace(path)
-        self._disk.sync_directory(name.rpartition("/")[0])
+        replace_file(self._disk, SUMMARY, [data + b"\n"])
 
     def _sync(self, path: Path) -> None:
         """Make what is in a file durable."""
-        file = self._disk.open(str(path.relative_to(self._root)))
-        try:
+        with contextlib.closing(self._disk.open(str(path.relative_to(self._root)))) as file:
             file.sync()
-        finally:
-            file.close()
 
 
 def hour_name(hour: int) -> str:
