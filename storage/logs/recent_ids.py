@@ -16,6 +16,7 @@ too old. So memory grows with what is remembered, and nothing is copied.
 Keys that differ may have one bucket and one mark: whoever asks looks at the records themselves.
 """
 
+from collections.abc import Iterator
 from math import ceil
 from typing import Final
 
@@ -69,8 +70,7 @@ class RecentIds:
         of the next record; what was added before is at most 2**32 records older.
         """
         some = []
-        for begin in range(0, len(keys), _AT_ONCE):
-            piece = keys[begin : begin + _AT_ONCE] if begin or len(keys) > _AT_ONCE else keys
+        for begin, piece in _pieces(keys):
             for table in self._tables:
                 places, sequences = table.find(piece, next_sequence)
                 if len(places):
@@ -86,12 +86,8 @@ class RecentIds:
         if int(sequences[-1]) - self._first >= newest.records < self._records_max:
             newest = _Table(min(newest.records * _GROWTH, self._records_max))
             self._tables.append(newest)
-        if len(keys) <= _AT_ONCE:
-            newest.add(keys, sequences)
-            return
-        for begin in range(0, len(keys), _AT_ONCE):
-            end = begin + _AT_ONCE
-            newest.add(keys[begin:end], sequences[begin:end])
+        for begin, piece in _pieces(keys):
+            newest.add(piece, sequences[begin : begin + len(piece)])
 
     def forget_before(self, sequence: int) -> None:
         """Remember no record with a lower sequence: drop the tables that have only such ones."""
@@ -184,3 +180,12 @@ class _Table:
             self._asked = keys
             self._asked_places = buckets, (keys >> _HALF).astype(np.uint32) | _ONE
         return self._asked_places
+
+
+def _pieces(keys: Keys) -> Iterator[tuple[int, Keys]]:
+    """Yield keys in pieces, and the place of each; a table knows keys that come whole again."""
+    if len(keys) <= _AT_ONCE:
+        yield 0, keys
+        return
+    for begin in range(0, len(keys), _AT_ONCE):
+        yield begin, keys[begin : begin + _AT_ONCE]
