@@ -17,7 +17,7 @@ from tests.ports import closed_port
 from tests.processes.real_gateway import Gateway, gateway
 from tests.processes.real_processes import RecordingBroker, until
 from tests.processes.test_nodes import Cluster
-from tests.processes.test_replicas import ELECTED_S, QUICK_TIMEOUT, Group
+from tests.processes.test_replicas import ELECTED_S, Group, new_group
 
 pytestmark = pytest.mark.process
 
@@ -118,12 +118,8 @@ def test_messages_of_two_groups_are_found_listed_moved_and_cancelled(cluster: Cl
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    (tmp_path / "meta").mkdir()
-    with RecordingBroker() as broker, contextlib.ExitStack() as stack:
-        cluster = Cluster(tmp_path, broker)
-        meta = stack.enter_context(cluster.meta(*QUICK_TIMEOUT))
-        meta.wait_ready()
-        yield Group(cluster, meta, stack)
+    with new_group(tmp_path) as found:
+        yield found
 
 
 def test_requests_through_a_failover_are_answered_late_or_503_and_kept_once(group: Group) -> None:

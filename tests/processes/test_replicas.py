@@ -170,14 +170,21 @@ def storage_of(data: Path) -> UUID | None:
     return None if found is None else found.storage_uuid
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
-    (tmp_path / "meta").mkdir()
+@contextlib.contextmanager
+def new_group(folder: Path) -> Iterator[Group]:
+    """Run a meta server that misses a node soon, and what a group starts."""
+    (folder / "meta").mkdir()
     with RecordingBroker() as broker, contextlib.ExitStack() as stack:
-        cluster = Cluster(tmp_path, broker)
+        cluster = Cluster(folder, broker)
         meta = stack.enter_context(cluster.meta(*QUICK_TIMEOUT))
         meta.wait_ready()
         yield Group(cluster, meta, stack)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with new_group(tmp_path) as found:
+        yield found
 
 
 @pytest.mark.long
