@@ -43,16 +43,16 @@ class ChangeProblem(Problem, frozen=True, kw_only=True):
     """The refusal to cancel or move a message."""
 
     changed: ChangedMessage
-    """What became of it."""
+    """Its state."""
 
 
 class CancelledMessages(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a cancel by filter, as far as it got."""
 
     states: dict[str, int]
-    """How many messages came to which state: cancelled; pending, of a dry run; or why not."""
+    """Messages by the state that they came to: cancelled; pending, of a dry run; or why not."""
     complete: bool
-    """Whether that was all. If not, the same request goes on."""
+    """True if that was all. If not, the same request goes on."""
     away: dict[str, str]
     """Delay groups that gave no answer, and why: what they have was not, or not all, cancelled."""
 

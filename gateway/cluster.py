@@ -44,7 +44,7 @@ _NOTHING: Final[Query] = {}
 
 
 class Answers(NamedTuple):
-    """What the masters of delay groups answered."""
+    """Answers of the masters of delay groups."""
 
     by_group: dict[str, Json]
     """The answers, by delay group, in the order of the names."""

@@ -1,4 +1,4 @@
-"""What waits in a cluster, and what became of a message: looks at the masters of all groups.
+"""Looks at the masters of all groups: messages that wait, and the outcome of one.
 
 Rows are those of the delay servers (docs/looking.md), with the delay group and the id of each.
 """
@@ -24,7 +24,7 @@ _Key = tuple[int, str, int]
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a message."""
+    """All that is known of a message."""
 
     messages: list[Json]
     """Where it is, or was. One that was put off, moved or copied for a name has several rows."""
@@ -40,7 +40,7 @@ class ListPage(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
     """The `cursor` of the next page; null: this is the last one."""
     complete: bool
-    """Whether all groups answered, and could read all that they have."""
+    """True if all groups answered, and could read all that they have."""
     away: dict[str, str]
     """Delay groups that gave no answer, and why: their messages are lacking."""
 

@@ -1,4 +1,4 @@
-"""What a request means: one message by its token or its names, or those of a filter. Pure."""
+"""Finds the messages of a request: one by its token or its names, or those of a filter. Pure."""
 
 from typing import Any, TypeVar
 

@@ -1,4 +1,4 @@
-"""What operators look at and change: the overview, the timeline, dead letters, and pauses.
+"""Answers operators: the overview, the timeline, dead letters, and pauses.
 
     GET    /v1/cluster, /v1/events        everything at a glance; the same as a stream
     GET    /v1/timeline                   what is due when
@@ -67,7 +67,7 @@ class DeadMeant(Request, frozen=True, kw_only=True):
 
 
 class DryRun(Request, frozen=True, kw_only=True):
-    """How a change is made."""
+    """The options of a change."""
 
     dry_run: bool = False
     """Say how many messages it would concern, and change nothing."""
@@ -79,9 +79,9 @@ class DeadPage(msgspec.Struct, frozen=True, kw_only=True):
     pending: int
     """Dead letters of the delay group."""
     matched: int
-    """Those that were asked for."""
+    """Dead letters that were asked for."""
     items: list[Json]
-    """Those of this page, as `delaywheel dead list --json` shows them."""
+    """The ones of this page, as `delaywheel dead list --json` shows them."""
     next: str | None
     """The value of `after` for the next page; null: this is the last one."""
 
@@ -90,13 +90,13 @@ class Operated(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a change of dead letters, or of a pause."""
 
     messages: int | None
-    """How many were changed; of a dry run how many would be; null: a pause does not count them."""
+    """Messages that were changed; of a dry run that would be; null: a pause does not count them."""
     away: dict[str, str] = {}
     """Delay groups that gave no answer, and why: their messages are not counted."""
 
 
 class Pauses(msgspec.Struct, frozen=True, kw_only=True):
-    """What is paused: its messages wait."""
+    """Subjects and groups that are paused: their messages wait."""
 
     subjects: list[str]
     """Subjects, and beginnings of subjects with a * behind."""
@@ -230,7 +230,7 @@ class Operation(NamedTuple):
 
     @property
     def role(self) -> Role:
-        """What a token needs."""
+        """The role that a token needs."""
         return Role.READ if self.method == "GET" else Role.ADMIN
 
 

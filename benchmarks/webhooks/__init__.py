@@ -1,1 +1,1 @@
-"""What a gateway takes by POST, and what it posts to webhooks."""
+"""Measures a gateway: messages that come by POST, and webhooks."""

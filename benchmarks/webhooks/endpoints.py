@@ -23,7 +23,7 @@ ILLS: Final = (
     *("slow", "endless", "reset", "broken", "gone"),
     *("busy", "redirect", "headers", "garbage", "silent"),
 )
-"""What is wrong with an endpoint; `Endpoints._answer` says what each does."""
+"""Faults of an endpoint; `Endpoints._answer` says what each does."""
 
 SLOW_S: Final = 3.0
 """After so long the slow one answers."""
@@ -38,7 +38,7 @@ class Received(NamedTuple):
 
     @property
     def lateness_ms(self) -> float:
-        """From the due time until it arrived."""
+        """The time between when it was due and when it arrived."""
         due = datetime.fromisoformat(self.headers["delaywheel-due"])
         return self.at_ms - due.timestamp() * 1000
 
@@ -50,9 +50,9 @@ class Endpoints:
         self.received: dict[str, list[Received]] = {}
         """Requests by what is wrong with the endpoint; `well`: nothing."""
         self.status = 200
-        """What the well one answers."""
+        """The answer of the well one."""
         self.answer = b"ok"
-        """What the well and the broken one say."""
+        """The body of the well and of the broken one."""
         self._servers: list[asyncio.Server] = []
         self._talking: set[asyncio.Task[None]] = set()
 

@@ -29,7 +29,7 @@ class Explained:
     reason: Reason | None
     """None: it was delivered, or is done with otherwise."""
     fact: Fact | None = None
-    """What became of it; None: nothing yet."""
+    """Its outcome; None: none yet."""
     held: HeldPart | None = None
     """Where the sender has it, if it has it."""
     is_letter: bool = False

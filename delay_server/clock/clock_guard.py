@@ -67,7 +67,7 @@ class ClockGuard:
         assert step_forward_ms_max >= 0
         self._debt_max = step_forward_ms_max * _SLEW_DIVISOR
         self.is_held = False
-        """Whether the latest reading was ahead, and nothing confirmed it."""
+        """True if the latest reading was ahead, and nothing confirmed it."""
         self._offset_ms: int | None = None
         self._is_of_another_boot = False
         """Whether `_offset_ms` only says what the wall clock showed before this boot."""

@@ -76,7 +76,7 @@ class SubjectRoutes:
         """
         self.session = session
         self._is_nameless_told = False
-        """Whether it was logged that a broker group is left out: it comes with each subject."""
+        """True once it was logged that a broker group is left out: it comes with each subject."""
         self.lanes: Lanes
         """Set before anything is asked."""
         self.on_route_changed: Callable[[int, int], None]

@@ -86,7 +86,7 @@ class Copier:
         self._on_damaged = on_damaged
         self._on_changed = on_changed
         self._waiting = LaneQueue(turn_items=_TURN_ROWS)
-        """What is to be copied, with the number of a subject as its lane."""
+        """Messages to be copied, with the number of a subject as their lane."""
         self._more = Wakeup()
         self.copied = 0
         """Copies that were made."""

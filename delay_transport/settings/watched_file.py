@@ -45,7 +45,7 @@ class WatchedFile(Generic[Entry]):
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a file."""
+        """True if there is a file."""
         return self._path is not None
 
     def read(self) -> bool:

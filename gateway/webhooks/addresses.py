@@ -26,13 +26,13 @@ _METADATA: Final = (
     ipaddress.IPv4Network("168.63.129.16/32"),
     ipaddress.IPv4Network("192.0.0.0/24"),
 )
-"""Those of Azure and of Oracle, which look public; others are link-local, private or shared."""
+"""Addresses of Azure and of Oracle, which look public; others are link-local, private or shared."""
 _GLOBAL: Final = ipaddress.IPv6Network("2000::/3")
 _WITH_IPV4: Final = (
     ipaddress.IPv6Network("64:ff9b::/96"),
     ipaddress.IPv6Network("64:ff9b:1::/96"),
 )
-"""Those of NAT64."""
+"""Networks of NAT64."""
 
 
 class AddressRefusedError(OSError):

@@ -44,7 +44,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 class Answer(NamedTuple):
-    """What an endpoint answered."""
+    """The answer of an endpoint."""
 
     status: int
     """0: nothing that could be read."""

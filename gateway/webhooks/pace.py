@@ -1,4 +1,4 @@
-"""How many requests an endpoint gets at a time, and when.
+"""Paces the requests of an endpoint: how many it gets at a time, and when.
 
 It begins with the webhook's concurrency. An answer that asks for less halves that, down to one, and
 each that is well adds a part of one again. When one at a time is too many there are pauses: 1 s,
@@ -29,11 +29,11 @@ class Pace:
         self._slowed_at = 0.0
         self._pause_s = 0.0
         self.is_paused = False
-        """Whether nobody gets a turn."""
+        """True while nobody gets a turn."""
 
     @property
     def limit(self) -> int:
-        """How many there may be at a time now."""
+        """Requests that there may be at a time now."""
         return int(self._limit)
 
     async def begin(self) -> bool:

@@ -74,7 +74,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revealed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the meta server answers."""
+    """The answer of the meta server."""
 
     webhooks: list[Webhook]
 

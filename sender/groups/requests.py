@@ -98,7 +98,7 @@ class Requests:
         self._settlement.retry(request.batch, avoid=self._number)
 
     def unanswered(self, request: Request) -> None:
-        """Have the entries of a request tried again that was not answered: it may have arrived."""
+        """Try the entries again of a request that was not answered: it may have arrived."""
         self._landed(request)
         self.doubtful(request.batch)
 

@@ -45,11 +45,11 @@ class LaneView:
     room: int
     """Entries that it can be given now; 0 while it can be sent nothing."""
     is_well: bool
-    """Whether it takes these entries, in good time, if perhaps not now."""
+    """Return True if it takes these entries, in good time, if perhaps not now."""
     room_beside: int
     """Entries that it should be given beside groups that are well; never more than `room`."""
     weight: float
-    """What a turn of it is worth now; more than 0."""
+    """Return the worth of a turn of it now; more than 0."""
 
 
 class LaneRoutes(Protocol):

@@ -195,7 +195,7 @@ class Account:
     cuts: dict[int, Digest] = field(default_factory=dict)
     """Rows of the range by where sequences are cut (`SegmentTask.edges`)."""
     pieces: list[pa.Table] = field(default_factory=list)
-    """What was read of the message_log for its index (`log_index.py`)."""
+    """Rows of the message_log that were read for its index (`log_index.py`)."""
     replicas: dict[tuple[str, int], ReplicaHour] = field(default_factory=dict)
     """By node and hour."""
     unread_hours: set[int] = field(default_factory=set)

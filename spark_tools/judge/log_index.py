@@ -172,7 +172,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What was read of the messages of one hour in the message_log.
+    """The messages of one hour, as they were read in the message_log.
 
     first_sequence: pieces before it have left the message_log since; damages: what could not be
     read, by node.

@@ -1,4 +1,4 @@
-"""What a repair sends.
+"""Finds and checks the messages that a repair sends.
 
     repair      lost messages, read again and checked
 

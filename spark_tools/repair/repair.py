@@ -1,4 +1,4 @@
-"""What a repair sends: what a run finds lost, each item read again and held against its finding.
+"""Finds what a repair sends: what a run finds lost, each item read again and compared.
 
 The run knows of the audit of the repair, so what was acknowledged before is no finding of it, and
 what its node still owes is overdue, not lost. Memory is that of the findings, and of one table of

@@ -31,7 +31,7 @@ _CRC: Final = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
 
 
 class Answer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What became of a message of an old log that was sent again."""
+    """The outcome of a message of an old log that was sent again."""
 
     at_ms: int
     """Wall clock."""

@@ -129,7 +129,7 @@ class GroupPlan:
     unsealed_hours: set[int] = field(default_factory=set)
     """Hours in which a replica may still lack facts."""
     known: Known | None = None
-    """What is known of the message_log; None: this run reads all that is kept."""
+    """All that is known of the message_log; None: this run reads all that is kept."""
     tasks: list[SegmentTask | LogTask | PayloadTask] = field(default_factory=list)
 
     @property

@@ -139,7 +139,7 @@ def reconcile(
 
 
 def _run_tasks(plan: Plan, running: "_Running") -> None:
-    """Have all tasks done: those of the plan, and those that look again where something differs."""
+    """Do all tasks: those of the plan, and those that look again where something differs."""
     running.run([task for group in plan.groups for task in group.tasks])
     agreeing = {group.name for group in plan.groups if _agrees_with_index(group)}
     again = [one for one in plan.groups if one.known is not None and one.name not in agreeing]

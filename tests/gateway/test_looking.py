@@ -27,7 +27,7 @@ class Groups:
     ) -> None:
         self.rows = rows
         self.cut = cut
-        """How many rows a master looks at for a page."""
+        """Rows that a master looks at for a page."""
         self.away: dict[str, str] = {}
         self.complete = True
 

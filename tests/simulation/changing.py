@@ -66,7 +66,7 @@ Told = tuple[float, float]
 
 @dataclass(slots=True)
 class _Fate:
-    """What may still happen to one message."""
+    """Events that may still happen to one message."""
 
     to_ms: list[int] = field(default_factory=list)
     """All times to which somebody wanted to move it."""

@@ -44,7 +44,7 @@ _SLOT = struct.Struct("<4sHHQ16sqqqQII4sI")
 _IDENTITY = struct.Struct("<16sQHHHH")
 _ITEM = struct.Struct(">qBqqH")
 DELAY_FLAG = 2
-"""Of an item that says when it is due."""
+"""The flag of an item that says when it is due."""
 
 _MESSAGE_COLUMNS = "due_ms i8, id_hash u8, size u4, subject u2"
 _OLD_ITEM = "old_sequence i8, due_ms i8, id_hash u8, size u4, old_minute u4, subject u2"

@@ -237,7 +237,7 @@ class World:
     may_have_receivers: bool = True
     """Whether there are groups of receivers in a share of the worlds."""
     may_have_changes: bool = True
-    """Whether a client cancels and moves messages in a share of the worlds."""
+    """True if a client cancels and moves messages, in a share of the worlds."""
     server_kind: type[DelayServer] = DelayServer
     gating_kind: type[GateJudge] = Gating
     """Who pauses, limits and resumes."""
@@ -550,7 +550,7 @@ class World:
             await trio.sleep_forever()
 
     async def _change(self, client: Changing) -> None:
-        """Have messages cancelled and moved, until all is to be delivered."""
+        """Cancel and move messages, until all is to be delivered."""
         with self._changes_end:
             await client.run()
 

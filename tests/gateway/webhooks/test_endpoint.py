@@ -155,7 +155,7 @@ SAID = {
     "garbage": "no connection",
     "silent": "no answer within 0.4 s",
 }
-"""What dead letters say; the endless one is done by its status, and the gone one is disabled."""
+"""Texts of dead letters; the endless one is done by its status, and the gone one is disabled."""
 
 
 def test_each_ill_endpoint_holds_up_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:

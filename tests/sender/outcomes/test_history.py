@@ -1,4 +1,4 @@
-"""What is in doubt, and for how long."""
+"""Deliveries are in doubt for as long as they may have arrived."""
 
 import numpy as np
 import pytest

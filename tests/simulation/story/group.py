@@ -141,7 +141,7 @@ class GroupStory:
         self._ends_s: list[float] = []
         """When a node ended, or the record changed."""
         self._put_off: set[str] = set()
-        """What a receiver has got, and may have put off."""
+        """Messages that a receiver has got, and may have put off."""
         self._numbers = 0
         self._struck: Counter[str] = Counter()
         self._checked: tuple[int, int] = (0, 0)

@@ -57,7 +57,7 @@ class Steps:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
-    """What there is to be seen at two moments; some hours are done twice, pieces leave."""
+    """Files that are seen at two moments; some hours are done twice, pieces leave."""
     root, life = tmp_path_factory.mktemp("logs"), Life(3, frozenset(FAULTS), share=0.2)
     return [
         life.at(190).written(root / "first"),
