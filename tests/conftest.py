@@ -49,6 +49,7 @@ IN_VIRTUAL_TIME = (
     "failover",
     "meta_server",
     "sender",
+    "simulation/test_changing.py",
 )
 """Where async tests run by a clock that jumps whenever no task can run, but for those marked."""
 

@@ -10,8 +10,6 @@ M = Sent("m", "a.b", 5000)
 CANCEL, MOVE = Change("a.b", "m", 5000), Change("a.b", "m", 5000, 9000)
 STATES = ChangeState
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
-
 
 def judge() -> tuple[Fates, list[str]]:
     """Return a judge of a message that was sent and acknowledged long ago, and its complaints."""
