@@ -2560,6 +2560,15 @@ GROUP = {
             test="failover/test_receivers.py",
         ),
     },
+    "8 changes": {
+        "a master sends what was cancelled": mutant(
+            swap("Cancelling._gone", "one in self._minutes", "False"), seed=1
+        ),
+        # What a master before it took is no new message.
+        "a master that takes over knows no repeats": mutant(
+            swap("Duplicates.catch_up", "self._note(header, columns)", "None"), seed=3
+        ),
+    },
 }
 """Of the shell of replication, between servers; its world is the story of a group."""
 
