@@ -369,12 +369,18 @@ class GroupStory:
         self._begin(machine)
 
     async def _wipe_who_asks_for_it(self) -> None:
-        """Start a node on an empty directory where it says so, as an operator does."""
+        """Start a node on an empty directory where it cannot copy all anew, as an operator does.
+
+        It does so by itself, but not again within ten minutes.
+        """
+        before: set[str] = set()
         while True:
             await trio.sleep(5)
-            for machine in self.group.machines.values():
-                if "on an empty directory" in machine.standing:
+            damaged = [one for one in self.group.machines.values() if "damaged" in one.standing]
+            for machine in damaged:
+                if machine.name in before:
                     await self._struck_by("wipe", partial(self._wipe, machine))
+            before = {one.name for one in damaged}
 
     async def _strike_partition(self) -> None:
         one = self._some_machine().name
