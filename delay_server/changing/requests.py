@@ -299,7 +299,8 @@ def _goes_on(rows: _Found) -> bool:
     )
 
 
-_BEST: Final = list(ChangeState)
+_BEST: Final = sorted(ChangeState, key=lambda one: one is not ChangeState.SENDING)
+"""Which of several rows of one name is told of: one that is being sent may still be delivered."""
 
 
 def _told(change: Change, rows: Iterable[tuple[FoundRow, ChangeResult]]) -> Sequence[ChangeResult]:

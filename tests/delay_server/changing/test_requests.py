@@ -15,6 +15,7 @@ from delay_protocol.messages.changes import (
 )
 from delay_protocol.messages.items import decode_item
 from delay_protocol.wire.frames import Frame
+from delay_server.accepting.duplicates import DuplicatesConfig
 from delay_server.changing.requests import _is_meant
 from storage.readers.looking import FoundRow
 from tests.delay_server.server_rig import (
@@ -23,6 +24,7 @@ from tests.delay_server.server_rig import (
     World,
     all_sealed,
     have_rules,
+    make_config,
     make_item,
     until,
 )
@@ -135,6 +137,23 @@ async def test_what_a_broker_has_is_being_sent_then_delivered() -> None:
         result = await one(producer, cancel("m", due_ms))
         assert (result.state, result.to) == (ChangeState.DELIVERED, "g1")
         assert result.at_ms == world.broker.deliveries[0].at_ms + 500
+
+
+async def test_a_message_kept_twice_is_not_cancelled_while_one_of_both_is_being_sent() -> None:
+    world = World()
+    due_ms = world.now_ms + 1000
+    no_window = DuplicatesConfig(window_ms=0)
+    async with world.serving(make_config(duplicates=no_window)) as server:
+        world.broker.answer_after_s = 2
+        await world.keep(make_item("m", due_ms))
+        await trio.sleep(1.2)
+        await have_rules(server, "a.b")
+        await world.keep(make_item("m", due_ms))
+        producer = await world.connect()
+        assert await states(producer, cancel("m", due_ms)) == [ChangeState.SENDING]
+        await have_rules(server)
+        await trio.sleep(60)
+        assert world.broker.ids == ["m"]
 
 
 async def test_what_a_broker_did_not_answer_for_is_being_sent() -> None:
