@@ -208,16 +208,22 @@ async def change_messages(
     await changer.until_filed()
     found: dict[Change, _Found] = {one: {} for one in changes}
     timed = {one: one.due_ms // MINUTE_MS for one in found if one.due_ms is not None}
-    await _change(changer, timed, found, is_exact=True, minutes=set(timed.values()), between=(0, 0))
+    minutes = set(timed.values())
+    unreadable = await _change(
+        changer, timed, found, is_exact=True, minutes=minutes, between=(0, 0)
+    )
     later = [one for one in found if one.due_ms is None or _goes_on(found[one])]
     since = min((timed.get(one, 0) for one in later), default=0)
-    await _change(changer, later, found, is_exact=False, between=(since, MINUTE_MAX + 1))
+    unreadable += await _change(
+        changer, later, found, is_exact=False, between=(since, MINUTE_MAX + 1)
+    )
     # Sent after they were due: they are in the minute in which they came.
     floor = changer.floor_minute()
     late = [one for one, minute in timed.items() if not found[one] and minute < floor]
     since = min((timed[one] for one in late), default=0)
-    await _change(changer, late, found, is_exact=True, between=(since, floor + 1))
-    return {one: _told(one, rows.values()) for one, rows in found.items()}
+    unreadable += await _change(changer, late, found, is_exact=True, between=(since, floor + 1))
+    why = "some files cannot be read: `delaywheel log verify` tells more" if unreadable else ""
+    return {one: _told(one, rows.values(), why) for one, rows in found.items()}
 
 
 async def _change(
@@ -228,16 +234,17 @@ async def _change(
     is_exact: bool,
     minutes: Collection[int] = (),
     between: tuple[int, int],
-) -> None:
+) -> int:
     """Change rows of these messages that were not found before, and note what became of them.
 
+    Returns the number of places that could not be read.
     is_exact: only rows that are due as it is said; minutes, between: as FindLook takes them.
     """
     by_hash = defaultdict[int, list[Change]](list)
     for change in changes:
         by_hash[xxh3_64_intdigest(change.message_id.encode())].append(change)
     if not by_hash:
-        return
+        return 0
     look = await changer.look(
         partial(
             FindLook,
@@ -267,6 +274,7 @@ async def _change(
         if first.get(row.sequence) is change:
             result = results[row.sequence]
         found[change][row.sequence] = row, result
+    return look.unreadable
 
 
 def _is_meant(change: Change, row: FoundRow, *, is_exact: bool) -> bool:
@@ -303,7 +311,9 @@ _BEST: Final = sorted(ChangeState, key=lambda one: one is not ChangeState.SENDIN
 """Which of several rows of one name is told of: one that is being sent may still be delivered."""
 
 
-def _told(change: Change, rows: Iterable[tuple[FoundRow, ChangeResult]]) -> Sequence[ChangeResult]:
+def _told(
+    change: Change, rows: Iterable[tuple[FoundRow, ChangeResult]], why_unknown: str
+) -> Sequence[ChangeResult]:
     """Return what is answered: the best for each name; the message itself only where it is one.
 
     Of equal ones it is the one that was found last.
@@ -317,5 +327,5 @@ def _told(change: Change, rows: Iterable[tuple[FoundRow, ChangeResult]]) -> Sequ
     if len(by_name) > 1 and "" in by_name and by_name[""].state is ChangeState.CHANGED_BEFORE:
         del by_name[""]
     return list(by_name.values()) or [
-        ChangeResult(item=0, state=ChangeState.UNKNOWN, due_ms=change.due_ms)
+        ChangeResult(item=0, state=ChangeState.UNKNOWN, due_ms=change.due_ms, reason=why_unknown)
     ]

@@ -28,6 +28,7 @@ from tests.delay_server.server_rig import (
     make_item,
     until,
 )
+from tests.simulation.faults import FaultPlan
 
 HOUR_MS = 60 * MINUTE_MS
 
@@ -154,6 +155,20 @@ async def test_a_message_kept_twice_is_not_cancelled_while_one_of_both_is_being_
         await have_rules(server)
         await trio.sleep(60)
         assert world.broker.ids == ["m"]
+
+
+async def test_what_is_unknown_where_files_cannot_be_read_is_said_to_be() -> None:
+    world = World()
+    due_ms = world.now_ms + 72 * HOUR_MS
+    async with world.serving() as server:
+        await world.keep(make_item("m", due_ms))
+        await until(lambda: not server.node.store.schedule.unwritten(), seconds=120)
+        producer = await world.connect()
+        assert (await one(producer, cancel("other", None))).reason == ""
+        world.disk.plan = FaultPlan(eio_read=1.0)
+        result = await one(producer, cancel("m", None))
+        assert (result.state, "cannot be read" in result.reason) == (ChangeState.UNKNOWN, True)
+        world.disk.plan = FaultPlan()
 
 
 async def test_what_a_broker_did_not_answer_for_is_being_sent() -> None:
