@@ -220,24 +220,25 @@ def few_twice(history: History) -> Iterator[str]:
         for event in history.of(What.RECEIVED)
         if isinstance(event.about, tuple)
     }
-    arrivals: dict[str, list[float]] = defaultdict(list)
+    arrivals: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for event in history.of(What.ARRIVED):
-        at_s = received.get((event.about, event.told_ms), event.at_s)
-        arrivals[str(event.about)].append(at_s)
+        from_s = received.get((event.about, event.told_ms), event.at_s)
+        arrivals[str(event.about)].append((from_s, event.at_s))
     copies = history.perhaps_kept()
 
-    def is_excused(first_s: float, again_s: float) -> bool:
+    def is_excused(from_s: float, first_s: float, again_s: float) -> bool:
         if any(abs(at_s - first_s) <= SOON_S for at_s in resets):
             return True
         soon_s = first_s + SOON_S
-        lasts = [until_s + SOON_S for from_s, until_s in harms if from_s <= soon_s]
+        lasts = [until_s + SOON_S for begun_s, until_s in harms if begun_s <= soon_s]
         open_until_s = max([soon_s, *lasts])
-        return any(first_s <= at_s <= min(again_s, open_until_s) for at_s in ends)
+        return any(from_s <= at_s <= min(again_s, open_until_s) for at_s in ends)
 
     for message_id, times in arrivals.items():
         # What was sent several times is several messages, of which each may arrive.
-        for first_s, again_s in zip(times, times[copies[message_id] :], strict=False):
-            if not is_excused(first_s, again_s):
+        again = times[copies[message_id] :]
+        for (from_s, first_s), (_, again_s) in zip(times, again, strict=False):
+            if not is_excused(from_s, first_s, again_s):
                 yield f"twice: {message_id} arrived at {first_s:.1f} s and {again_s:.1f} s"
 
 
