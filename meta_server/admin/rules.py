@@ -331,8 +331,7 @@ def remove_subject(parts: Parts, key: NameKey, known: Subject, _body: Request) -
         raise StateError(
             f"the subject {name} has a route that an operator set: take that away first"
         )
-    sessions = parts.handlers.sessions
-    if any(name == use.routed for session in sessions for use in session.uses.values()):
+    if any(name in session.routed for session in parts.handlers.sessions):
         raise StateError(f"the subject {name} is used by a connected client")
     changes: list[Change] = [Remove(known)]
     if route is not None:

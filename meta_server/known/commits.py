@@ -78,6 +78,7 @@ class Committer:
         self._waiting: deque[Intent] = deque()
         self._urgent: deque[Intent] = deque()
         self._storing = 0
+        self._stores_urgent = False
         self._pending: Counter[Hashable] = Counter()
         self._more = Wakeup()
         self.is_stale = False
@@ -100,6 +101,11 @@ class Committer:
     def unapplied(self) -> int:
         """Intents that wait or are being stored; their changes are not visible yet."""
         return self.waiting + self._storing
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something urgent waits or is being stored."""
+        return bool(self._urgent) or self._stores_urgent
 
     def is_pending(self, *keys: Hashable) -> bool:
         """Say whether an intent about one of these waits or is being stored."""
@@ -132,7 +138,9 @@ class Committer:
         if not intents:
             return
         self._storing = len(intents)
+        self._stores_urgent = intents[0].is_urgent
         await self._commit(intents, changes)
+        self._stores_urgent = False
         self._storing = 0
 
     async def _commit(self, intents: Sequence[Intent], changes: Sequence[model.Change]) -> None:

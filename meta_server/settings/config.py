@@ -186,7 +186,7 @@ class RegistrationConfig:
     """Requests that wait for the store, and as many urgent ones: of delay servers, and of
     operators. A further one is refused for the moment."""
 
-    commit_requests_max: int = constant(100)
+    commit_requests_max: int = constant(40)
     """Requests whose changes are stored together at most: what is urgent waits for one commit."""
 
     def __post_init__(self) -> None:

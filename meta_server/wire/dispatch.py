@@ -43,7 +43,6 @@ from delay_protocol.nodes.registration import REASON_LENGTH_MAX
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.http.credentials import Credentials, UnauthenticatedError
-from delay_transport.http.pages import Turns
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
 from delay_transport.seams.trouble import Trouble
@@ -63,6 +62,10 @@ Body = TypeVar("Body")
 _TURN_S_MAX = 0.0005
 """Seconds for which requests are handled before others get their turn of the loop: five thousand
 clients that register at once take two seconds, and an operator waits for none of them."""
+
+_URGENT_S = 0.005
+"""Seconds between such turns while something urgent waits for the store: its steps are many, and
+each has to wait for the loop."""
 
 _REMIND_S = 60.0
 """The least time between two lines in the log about refusals of one address for one reason; those
@@ -216,13 +219,18 @@ class Dispatcher:
         while True:
             if not self._waiting:
                 await self._more.sleep()
-            turns = Turns(_TURN_S_MAX)
-            while self._waiting:
-                session, frame = self._waiting.popleft()
-                session.connection.done(1, len(frame.body))
-                if not session.connection.is_closed:
-                    self._handle(session, frame)
-                await turns.pause()
+            self._handle_some()
+            await trio.sleep(_URGENT_S if self.context.committer.is_urgent else 0)
+
+    def _handle_some(self) -> None:
+        until = trio.current_time() + _TURN_S_MAX
+        while self._waiting:
+            session, frame = self._waiting.popleft()
+            session.connection.done(1, len(frame.body))
+            if not session.connection.is_closed:
+                self._handle(session, frame)
+            if trio.current_time() >= until:
+                return
 
     def _handle(self, session: Session, frame: Frame) -> None:
         connection = session.connection

@@ -104,7 +104,8 @@ class Pusher:
         due, self._due = self._due, set()
         late, self._late = self._late, {}
         turns = Turns()
-        for session in list(self._sessions if is_all_due or due else late):
+        users = (one for one in self._sessions if one in late or not due.isdisjoint(one.routed))
+        for session in list(self._sessions if is_all_due else users):
             first = 0 if is_all_due else late.get(session, len(session.uses))
             await self._go_through(session, due, first, turns)
 

@@ -43,6 +43,8 @@ class Session:
     connection: Connection
     uses: dict[Use, Subscription] = field(default_factory=dict)
     """The subscriptions of a client, in the order in which they came."""
+    routed: set[str] = field(default_factory=set)
+    """The real subjects of its uses."""
     nodes: dict[NodeKey, None] = field(default_factory=dict)
     """Delay servers that registered on this connection."""
     registration: NodeRegister | None = None
@@ -79,6 +81,7 @@ class Sessions:
         """Keep a subscription, in place of the one before of the same use."""
         self.uses += use not in session.uses
         session.uses[use] = subscription
+        session.routed.add(subscription.routed)
 
     def add_node(self, key: NodeKey, session: Session) -> None:
         """Keep that a delay server registered on a connection that stands."""
@@ -96,6 +99,7 @@ class Sessions:
             return
         self.uses -= len(session.uses)
         session.uses.clear()
+        session.routed.clear()
         for key in session.nodes:
             if self._of_nodes.get(key) is session:
                 del self._of_nodes[key]

@@ -18,6 +18,7 @@ from delay_protocol.wire.frames import Frame
 from delay_transport.seams.trouble import KINDS_MAX
 from meta_server.admin.administration import carry_out
 from meta_server.known import model
+from meta_server.known.commits import Intent
 from meta_server.server import MetaServer
 from meta_server.settings.config import RegistrationConfig
 from tests.kit.plans import put
@@ -172,6 +173,31 @@ async def test_a_flood_of_new_subjects_is_refused_for_the_moment_and_known_ones_
         await trio.sleep(5)
         assert (await peer.try_register("later")).code == 0
     assert len(world.medium.contents.of(model.Subject)) == 5
+
+
+async def test_while_something_urgent_is_stored_clients_have_a_turn_now_and_then(
+    world: World, server: MetaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meta_server.wire.dispatch._TURN_S_MAX", 0)
+    peers = [await world.connect() for _ in range(40)]
+    await peers[0].register("a.b")
+    world.executor.plan = ExecutorPlan(delay_s=(1.0, 1.0), stall_chance=0)
+    stored = trio.Event()
+    server.committer.submit(
+        Intent(
+            keys=(),
+            plan=lambda: (model.Save(model.Subject(name="urgent")),),
+            done=lambda _: stored.set(),
+            is_urgent=True,
+        )
+    )
+    began = trio.current_time()
+    await at_once(peer.register("a.b") for peer in peers)
+    assert 0.19 <= trio.current_time() - began < 0.4
+    await stored.wait()
+    began = trio.current_time()
+    await at_once(peer.register("a.b") for peer in peers)
+    assert trio.current_time() - began < 0.1
 
 
 async def test_there_are_no_more_subjects_than_allowed() -> None:
