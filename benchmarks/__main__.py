@@ -12,7 +12,7 @@ gateway    POST of single messages and of lists; webhooks at once, at 200 a seco
            endpoints that are not well (needs the extra `gateway`)
 registering  a meta server: 200,000 subjects loaded, 5,000 registrations at once and an operator
            beside, 1,000 groups of three delay servers and 100 elections at once
-looking    pages and counts of 10,000,000 pending messages, and lateness beside them
+looking    pages, counts and cancels of 10,000,000 pending messages, and lateness beside them
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
 """
 

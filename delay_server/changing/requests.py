@@ -36,7 +36,7 @@ from delay_protocol.messages.changes import (
     decode_change,
     encode_change_reply,
 )
-from delay_protocol.messages.items import decode_item
+from delay_protocol.messages.items import decode_item, item_message_ids
 from delay_protocol.messages.origin import FIRST_DUE_KEY, first_due_ms
 from delay_protocol.wire.frames import Frame
 from delay_server.changing.changer import Changer, NotChangedError, Wish
@@ -286,10 +286,12 @@ def _is_meant(change: Change, row: FoundRow, *, is_exact: bool) -> bool:
     if not row.item:
         # It cannot be read, so it will never be sent.
         return change.due_ms == row.due_ms
-    item = decode_item(row.item)
-    if item.message_id != change.message_id:
+    [message_id] = item_message_ids(row.item, [len(row.item)])
+    if message_id != change.message_id.encode():
         return False
-    return change.due_ms in {None, row.due_ms, first_due_ms(item)}
+    return change.due_ms in {None, row.due_ms} or change.due_ms == first_due_ms(
+        decode_item(row.item)
+    )
 
 
 def _was_moved(change: Change, row: FoundRow) -> bool:
@@ -323,7 +325,7 @@ def _told(
         name = retry_group(row.subject.decode())
         before = by_name.get(name)
         if before is None or _BEST.index(result.state) <= _BEST.index(before.state):
-            by_name[name] = msgspec.structs.replace(result, name=name)
+            by_name[name] = msgspec.structs.replace(result, name=name) if name else result
     if len(by_name) > 1 and "" in by_name and by_name[""].state is ChangeState.CHANGED_BEFORE:
         del by_name[""]
     return list(by_name.values()) or [

@@ -81,6 +81,8 @@ class Present:
         """Return the segments of filed minutes; of a sealed one its files alone tell."""
         left, found = sorted({one for one in minutes if one <= MINUTE_MAX}), []
         for state in self.segments:
+            if not left or state.start > left[-1]:
+                continue
             begin, end = bisect_left(left, state.start), bisect_left(left, state.key.end)
             if begin < end:
                 found.append(state)
@@ -146,6 +148,7 @@ class Rows:
             with suppress(DamagedError):
                 blob = self.blob()
         minutes = self.minutes()
+        segment = "" if self.segment is None else self.segment.key.name
         for place in places.tolist():
             end = int(ends[place])
             yield FoundRow(
@@ -155,7 +158,7 @@ class Rows:
                 id_hash=int(self.id_hash[place]),
                 subject=self.names[int(self.subject[place])],
                 size=int(self.size[place]),
-                segment="" if self.segment is None else self.segment.key.name,
+                segment=segment,
                 item=bytes(blob[end - int(self.size[place]) : end]),
             )
 
@@ -519,8 +522,11 @@ class FindLook(FactsLook):
                 return
 
     def _take(self, rows: Rows) -> None:
-        wanted = contained(rows.id_hash.view(np.int64), self._hashes)
-        if self._due_ms is not None:
-            wanted &= contained(rows.due_ms, self._due_ms)
-        places = np.flatnonzero(wanted)
+        hashes, due_ms, is_due = rows.id_hash.view(np.int64), rows.due_ms, self._due_ms
+        places = np.arange(len(hashes))
+        if is_due is not None:
+            # Most of a file of a day are due outside of the hour that is asked for.
+            places = np.flatnonzero((due_ms >= is_due[0]) & (due_ms <= is_due[-1]))
+            places = places[contained(due_ms[places], is_due)]
+        places = places[contained(hashes[places], self._hashes)]
         self.found += rows.found(places, with_items=True) if len(places) else ()
