@@ -103,9 +103,9 @@ class ItemFormat(IntEnum):
     """Items of QMQ's SEND_MESSAGE, as they came over the wire."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """The decoded header of one batch.
+    """The decoded header of one batch; its fields are in the order that they have on disk.
 
     base_sequence: of its first record (or fact number, or seal number); append_ms: wall clock at
     the append; floor_minute: minutes since the epoch, below which nothing is filed any more;
@@ -245,7 +245,7 @@ def encode_batch(
         MAGIC, FORMAT_VERSION, HEADER_SIZE, features, kind, codec, known_format, *numbers
     )
     crc = zlib.crc32(prefix, seed)
-    header = _header_of(kind, codec, known_format, numbers, features=features, crc=crc)
+    header = BatchHeader(features, kind, codec, known_format, *numbers, crc)
     return header, [prefix + _CRC.pack(crc), columns, *stored]
 
 
@@ -284,49 +284,6 @@ def decode_header(data: Bytes, *, seed: int, path: str, position: int) -> BatchH
     return _header_from_fields(_HEADER.unpack_from(data), path, position)
 
 
-def _header_of(
-    kind: RecordKind,
-    codec: Codec,
-    item_format: ItemFormat,
-    numbers: tuple[int, ...],
-    *,
-    features: int,
-    crc: int,
-) -> BatchHeader:
-    """Return a header; `numbers` are those between item format and header CRC, as on disk."""
-    (
-        count,
-        epoch,
-        base_sequence,
-        append_ms,
-        floor_minute,
-        previous_crc,
-        columns_size,
-        blob_size,
-        blob_raw_size,
-        columns_crc,
-        blob_crc,
-    ) = numbers
-    return BatchHeader(
-        features=features,
-        kind=kind,
-        codec=codec,
-        item_format=item_format,
-        count=count,
-        epoch=epoch,
-        base_sequence=base_sequence,
-        append_ms=append_ms,
-        floor_minute=floor_minute,
-        previous_crc=previous_crc,
-        columns_size=columns_size,
-        blob_size=blob_size,
-        blob_raw_size=blob_raw_size,
-        columns_crc=columns_crc,
-        blob_crc=blob_crc,
-        crc=crc,
-    )
-
-
 def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> BatchHeader:
     """Return the header made of fields whose CRC was right, if this version knows them all."""
     features, kind, codec, item_format = fields[3:7]
@@ -338,7 +295,7 @@ def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> Ba
     except ValueError:
         reason = f"batch of record kind {kind}, codec {codec}, item format {item_format}"
         raise _unsupported(path, position, f"{reason}, not all of them known") from None
-    header = _header_of(*known, fields[7:18], features=features, crc=fields[18])
+    header = BatchHeader(features, *known, *fields[7:])
     if header.base_sequence < 0 or header.next_sequence > _SEQUENCE_MAX:
         reason = f"batch of {header.count} records from {header.base_sequence} on"
         raise _damaged(path, position, reason)

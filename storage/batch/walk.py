@@ -23,6 +23,7 @@ from storage.batch.batches import (
     walk_batches,
 )
 from storage.batch.columns import Columns, RecordKind
+from storage.batch.facts import KINDS_OF_LOG
 from storage.batch.file_header import (
     FILE_HEADER_SIZE,
     HEADER_SIZE_MAX,
@@ -41,17 +42,7 @@ _HEADERS_PIECE = 16 * 1024
 """Read at a time where only headers are wanted: more than one, for files of many small batches."""
 
 _RECORDS = {
-    LogKind.MESSAGE_LOG: frozenset(
-        {
-            RecordKind.MESSAGE,
-            RecordKind.EPOCH_START,
-            RecordKind.FLOOR,
-            RecordKind.CANCEL,
-            RecordKind.MOVE,
-            RecordKind.DEAD,
-            RecordKind.FACTS,
-        }
-    ),
+    LogKind.MESSAGE_LOG: KINDS_OF_LOG,
     LogKind.SCHEDULE_LOG: frozenset({RecordKind.ROWS}),
     LogKind.DISPATCH_LOG: frozenset({RecordKind.FACTS}),
     LogKind.SEALS: frozenset({RecordKind.SEALS}),

@@ -29,7 +29,7 @@ import pyarrow as pa
 from storage.batch.batches import BatchHeader, Damage
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.dead_rows import DeadNote, note_of_row
-from storage.batch.facts import Outcome, facts_stated
+from storage.batch.facts import KINDS_OF_LOG, Outcome, facts_stated
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.item_formats import (
     Int64s,
@@ -149,17 +149,7 @@ ON_DEMAND: frozenset[str] = frozenset({"attributes", "payload"})
 _BLOB_COLUMNS = ON_DEMAND | {"message_id", "create_ms"}
 _NOTE_COLUMNS = frozenset({"old_sequence", "old_minute", "dead_ms", "reason", "size"})
 """Of dead letters: told by what follows the item."""
-_LOG_KINDS = {
-    kind: kind.name.lower()
-    for kind in (
-        RecordKind.MESSAGE,
-        RecordKind.EPOCH_START,
-        RecordKind.FLOOR,
-        RecordKind.CANCEL,
-        RecordKind.MOVE,
-        RecordKind.DEAD,
-    )
-}
+_LOG_KINDS = {kind: kind.name.lower() for kind in KINDS_OF_LOG - {RecordKind.FACTS}}
 """Records that are rows of kind MESSAGE: all but FACTS, which are rows of kind DISPATCH."""
 _FILED_KINDS = frozenset({RecordKind.MESSAGE, RecordKind.MOVE})
 
