@@ -223,7 +223,7 @@ class Retention:
         times = [file.since_ms + self._limits.retired_grace_ms for file in retired]
         live = self._seals_log.live
         if len(live) and self._room(self._checkpoint.retired):
-            times.append(leaves_at_ms(int(live.sealed_ms.min()), self._limits.segments_keep_ms))
+            times.append(leaves_at_ms(int(live["sealed_ms"].min()), self._limits.segments_keep_ms))
         oldest = next(self._closed_log_files(), None)
         if oldest is not None and oldest.newest_ms is not None:
             keep_ms = self._limits.message_log_keep_ms
@@ -251,25 +251,25 @@ class Retention:
         """Have these segments marked as deleted; return their files."""
         if not places:
             return []
-        chosen = self._seals_log.live.take(np.sort(np.array(places, np.intp)))
-        seals, sweep.damages = self._seals_log.find(chosen.number)
-        readable = np.isin(chosen.code, codes_of(seals))
+        chosen = self._seals_log.live[np.sort(np.array(places, np.intp))]
+        seals, sweep.damages = self._seals_log.find(chosen["number"])
+        readable = np.isin(chosen["code"], codes_of(seals))
         if readable.any():
             sweep.marks = marked_deleted(seals)
         if not readable.all():
             # Told once: all that cannot be read are given up now, whenever they were to go.
             live = self._seals_log.live
-            found, _ = self._seals_log.find(live.number)
-            unreadable = live.take(~np.isin(live.code, codes_of(found)))
-            self._seals_log.give_up(unreadable.code)
+            found, _ = self._seals_log.find(live["number"])
+            unreadable = live[~np.isin(live["code"], codes_of(found))]
+            self._seals_log.give_up(unreadable["code"])
             sweep.unreadable = _paths_of(unreadable)
-        return _paths_of(chosen.take(readable))
+        return _paths_of(chosen[readable])
 
     # -- what is old enough ------------------------------------------------------------------
 
     def _old_segments(self, now_ms: int) -> list[int]:
         """Return the places of the segments that are old enough, oldest first."""
-        sealed_ms, keep_ms = self._seals_log.live.sealed_ms, self._limits.segments_keep_ms
+        sealed_ms, keep_ms = self._seals_log.live["sealed_ms"], self._limits.segments_keep_ms
         places = np.flatnonzero(sealed_ms <= now_ms - keep_ms)
         places = places[np.argsort(sealed_ms[places], kind="stable")]
         return [
@@ -354,14 +354,14 @@ class Retention:
         Segments go first, which are kept for longer, the oldest before the others.
         """
         live = self._seals_log.live
-        missing -= sum(map(self._size, _paths_of(live.take(np.array(places, np.intp)))))
+        missing -= sum(map(self._size, _paths_of(live[np.array(places, np.intp)])))
         missing -= sum(self._size(file.path) for file in log_files)
-        oldest = np.argsort(live.sealed_ms, kind="stable")[:_SEGMENTS_AT_ONCE]
+        oldest = np.argsort(live["sealed_ms"], kind="stable")[:_SEGMENTS_AT_ONCE]
         for place in oldest[~np.isin(oldest, places)].tolist():
             if missing <= 0:
                 return
             places.append(place)
-            missing -= int(live.length[place] + live.facts_length[place])
+            missing -= int(live["length"][place] + live["facts_length"][place])
         # In order, whatever the clock was when they were written: the log has no gaps.
         for file in list(self._closed_log_files())[len(log_files) :]:
             if missing <= 0 or self._hold_on(file, now_ms) not in _CAN_GO:
@@ -375,5 +375,5 @@ class Retention:
 
 def _paths_of(segments: LiveSeals) -> list[str]:
     """Return the files of these segments."""
-    keys = [key_of_code(code) for code in segments.code.tolist()]
+    keys = [key_of_code(code) for code in segments["code"].tolist()]
     return [path for key in keys for path in (key.path, key.facts_path)]

@@ -803,7 +803,7 @@ class _Recovery:
         """Return segment files that neither checkpoint nor seals nor quarantine tell of."""
         paths, codes = _segment_files(self._disk)
         named = np.array([state.key.code for state in checkpoint.segments], np.int64)
-        is_named = np.isin(codes, np.concatenate([named, seals_log.live.code]))
+        is_named = np.isin(codes, np.concatenate([named, seals_log.live["code"]]))
         kept = {file.path for file in checkpoint.retired} | set(schedule.quarantined)
         unnamed = [paths[place] for place in np.flatnonzero(~is_named).tolist()]
         return [path for path in unnamed if path not in kept]

@@ -12,7 +12,7 @@ of them are read in no time then.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -63,6 +63,16 @@ class Seal:
     """Its files were marked for deletion, and are retired or gone."""
 
 
+_PLAIN_COLUMNS = (
+    "rows",
+    "distinct",
+    "last_sequence",
+    "length",
+    "facts_length",
+    "sealed_ms",
+    "deleted",
+)
+"""Fields of a seal that are columns of the same name."""
 _OUTCOME_COLUMNS = ("delivered", "known", "dead", "cancelled", "moved", "expired", "dropped")
 
 
@@ -93,33 +103,21 @@ def seals_end(checkpoint: Checkpoint) -> SealsEnd:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSeals:
-    """The sealed segments that still have files, in the order in which they were sealed.
+LIVE: Final = np.dtype(
+    [
+        ("number", np.int64),
+        ("code", np.int64),
+        ("sealed_ms", np.int64),
+        ("length", np.int64),
+        ("facts_length", np.int64),
+        ("deleted", np.bool_),
+    ]
+)
+"""What is in memory of a seal. number: of the seal; code: of the segment's key; sealed_ms: when it
+was sealed; length, facts_length: bytes of the segment's two files; deleted: they may be gone."""
 
-    number: of the seal; code: of the segment's key; sealed_ms: when it was sealed; length,
-    facts_length: bytes of its two files.
-    """
-
-    number: Int64s
-    code: Int64s
-    sealed_ms: Int64s
-    length: Int64s
-    facts_length: Int64s
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.number)
-
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "LiveSeals":
-        """Return the seals at these places."""
-        return LiveSeals(
-            number=self.number[rows],
-            code=self.code[rows],
-            sealed_ms=self.sealed_ms[rows],
-            length=self.length[rows],
-            facts_length=self.facts_length[rows],
-        )
+LiveSeals = npt.NDArray[np.void]
+"""Sealed segments, as an array of LIVE; those that still have files in the order of their seals."""
 
 
 def seals_header(log_uuid: UUID, first_number: int) -> FileHeader:
@@ -130,21 +128,14 @@ def seals_header(log_uuid: UUID, first_number: int) -> FileHeader:
 def columns_of_seals(seals: Sequence[Seal]) -> Seals:
     """Return seals as columns."""
     values: dict[str, list[int]] = {
-        "rows": [seal.rows for seal in seals],
-        "distinct": [seal.distinct for seal in seals],
-        "last_sequence": [seal.last_sequence for seal in seals],
-        "length": [seal.length for seal in seals],
-        "facts_length": [seal.facts_length for seal in seals],
-        "digest_0": [seal.digest[0] for seal in seals],
-        "digest_1": [seal.digest[1] for seal in seals],
-        "facts_digest_0": [seal.facts_digest[0] for seal in seals],
-        "facts_digest_1": [seal.facts_digest[1] for seal in seals],
-        "sealed_ms": [seal.sealed_ms for seal in seals],
-        "start_minute": [seal.key.start for seal in seals],
-        "span": [seal.key.span for seal in seals],
-        "reserved": [0 for _ in seals],
-        "deleted": [seal.deleted for seal in seals],
+        name: [getattr(seal, name) for seal in seals] for name in _PLAIN_COLUMNS
     }
+    for name in ("digest", "facts_digest"):
+        for half in (0, 1):
+            values[f"{name}_{half}"] = [getattr(seal, name)[half] for seal in seals]
+    values["start_minute"] = [seal.key.start for seal in seals]
+    values["span"] = [seal.key.span for seal in seals]
+    values["reserved"] = [0 for _ in seals]
     for place, name in enumerate(_OUTCOME_COLUMNS):
         values[name] = [seal.outcomes[place] for seal in seals]
     return {name: np.array(values[name], dtype) for name, dtype in LAYOUTS[RecordKind.SEALS]}
@@ -168,16 +159,10 @@ def seals_of_columns(columns: Columns) -> list[Seal]:
     return [
         Seal(
             key=SegmentKey(start, Span(span)),
-            rows=arrays["rows"][place],
-            distinct=arrays["distinct"][place],
-            last_sequence=arrays["last_sequence"][place],
-            length=arrays["length"][place],
-            facts_length=arrays["facts_length"][place],
             digest=(arrays["digest_0"][place], arrays["digest_1"][place]),
             facts_digest=(arrays["facts_digest_0"][place], arrays["facts_digest_1"][place]),
             outcomes=tuple(arrays[name][place] for name in _OUTCOME_COLUMNS),
-            sealed_ms=arrays["sealed_ms"][place],
-            deleted=bool(arrays["deleted"][place]),
+            **{name: arrays[name][place] for name in _PLAIN_COLUMNS},
         )
         for place, (start, span) in enumerate(
             zip(arrays["start_minute"], arrays["span"], strict=True)
@@ -205,39 +190,25 @@ def codes_of(seals: Seals) -> Int64s:
     return code_of(seals["start_minute"].astype(np.int64), seals["span"])
 
 
+def _last_places(codes: Int64s) -> npt.NDArray[np.intp]:
+    """Return the place of the last of each code, ascending."""
+    # The first of each code, counted from the end.
+    _, places = np.unique(codes[::-1], return_index=True)
+    return np.sort(len(codes) - 1 - places)
+
+
 def _count(seals: Seals) -> int:
     return len(seals["rows"])
 
 
 def _live(first_number: int, seals: Seals) -> LiveSeals:
-    """Return these seals, numbered from `first_number`, as if all of them had files."""
-    return LiveSeals(
-        number=np.arange(first_number, first_number + _count(seals), dtype=np.int64),
-        code=codes_of(seals),
-        sealed_ms=seals["sealed_ms"],
-        length=seals["length"],
-        facts_length=seals["facts_length"],
-    )
-
-
-def _empty_live(count: int) -> LiveSeals:
-    return LiveSeals(
-        number=np.empty(count, np.int64),
-        code=np.empty(count, np.int64),
-        sealed_ms=np.empty(count, np.int64),
-        length=np.empty(count, np.int64),
-        facts_length=np.empty(count, np.int64),
-    )
-
-
-def _join_live(parts: Sequence[LiveSeals]) -> LiveSeals:
-    return LiveSeals(
-        number=np.concatenate([part.number for part in parts]),
-        code=np.concatenate([part.code for part in parts]),
-        sealed_ms=np.concatenate([part.sealed_ms for part in parts]),
-        length=np.concatenate([part.length for part in parts]),
-        facts_length=np.concatenate([part.facts_length for part in parts]),
-    )
+    """Return what is kept in memory of these seals, numbered from `first_number`."""
+    live = np.empty(_count(seals), LIVE)
+    live["number"] = np.arange(first_number, first_number + len(live))
+    live["code"] = codes_of(seals)
+    for name in ("sealed_ms", "length", "facts_length", "deleted"):
+        live[name] = seals[name]
+    return live
 
 
 def _drafts(seals: Seals, *, first_number: int, append_ms: int) -> Iterator[BatchDraft]:
@@ -316,9 +287,7 @@ def read_last_seals(
         reason = f"seals {number} to {end.count} are missing"
         damages.append(Damage(files[-1].path, 0, 0, reason))
     seals = join_seals(parts)
-    # The first of each code, counted from the end, is its last.
-    _, places = np.unique(codes_of(seals)[::-1], return_index=True)
-    last = np.sort(_count(seals) - 1 - places)
+    last = _last_places(codes_of(seals))
     return LastSeals({name: array[last] for name, array in seals.items()}, damages, begin)
 
 
@@ -394,10 +363,7 @@ class _Reading:
         self._log_uuid = log_uuid
         self._end = end
         self._next = 0
-        self._found = _empty_live(0)
-        self._deleted = np.empty(0, np.uint8)
-        self._filled = 0
-        """How many seals of these arrays, which have room for all, have been read."""
+        self._found = [np.empty(0, LIVE)]
         self.damages: list[Damage] = []
         self.closed: list[_ClosedFile] = []
         """Files of many batches."""
@@ -412,8 +378,6 @@ class _Reading:
         files = _files_that_count(self._disk, end, retired)
         wanted = files_from(files, end.needed)
         self._next = min(wanted[0].first_sequence, end.needed)
-        room = max(end.count + 1 - self._next, 0)
-        self._found, self._deleted = _empty_live(room), np.empty(room, np.uint8)
         for file, until in _with_ends(wanted, end):
             self._read(file, until)
         self._expect(end.count + 1, files[-1].path)
@@ -432,7 +396,7 @@ class _Reading:
             whole &= first == self._next
             seals = dict(columns.arrays)
             self._next = first + _count(seals)
-            self._keep(_live(first, seals), seals["deleted"])
+            self._found.append(_live(first, seals))
             parts.append(seals)
         # Where the columns themselves are kept, they are copied: the mapping is let go.
         if file.first_sequence == self._end.file:
@@ -440,16 +404,6 @@ class _Reading:
         elif whole and len(parts) > 1 + _sum(parts) // _SEALS_PER_BATCH_MAX:
             copies = [_copy(seals) for seals in parts]
             self.closed.append(_ClosedFile(file.first_sequence, copies, append_ms))
-
-    def _keep(self, seals: LiveSeals, deleted: Array) -> None:
-        rows = slice(self._filled, self._filled + len(seals))
-        self._found.number[rows] = seals.number
-        self._found.code[rows] = seals.code
-        self._found.sealed_ms[rows] = seals.sealed_ms
-        self._found.length[rows] = seals.length
-        self._found.facts_length[rows] = seals.facts_length
-        self._deleted[rows] = deleted
-        self._filled = rows.stop
 
     def _expect(self, number: int, path: str) -> None:
         """Report it if seals before this number were not there; told once, if damage was."""
@@ -460,10 +414,10 @@ class _Reading:
 
     def live(self) -> LiveSeals:
         """Return the last seal of each segment, unless that one says that its files are gone."""
-        # The first of each code, counted from the end, is its last.
-        _, places = np.unique(self._found.code[: self._filled][::-1], return_index=True)
-        last = self._filled - 1 - places
-        return self._found.take(np.sort(last[self._deleted[last] == 0]))
+        found = np.concatenate(self._found)
+        last = _last_places(found["code"])
+        live: LiveSeals = found[last[~found["deleted"][last]]]
+        return live
 
 
 def _copy(seals: Seals) -> Seals:
@@ -498,7 +452,7 @@ class SealsLog:
         self._closed: list[_ClosedFile] = []
         self.files: list[LogFile] = []
         """All files, newest last."""
-        self.live = _empty_live(0)
+        self.live: LiveSeals = np.empty(0, LIVE)
         """The sealed segments whose files are still there."""
         self._settled_live = self.live
         self._settled_parts: Sequence[Seals] = ()
@@ -552,7 +506,7 @@ class SealsLog:
             length=file.length,
             count=self._count,
             last_crc=file.last_crc,
-            needed=int(self.live.number[0]) if len(self.live) else self._count + 1,
+            needed=int(self.live["number"][0]) if len(self.live) else self._count + 1,
         )
 
     def append(self, seals: Seals, *, append_ms: int) -> None:
@@ -571,8 +525,8 @@ class SealsLog:
         self._parts.append(seals)
         self._append_ms = append_ms
         added = _live(first, seals)
-        kept = self.live.take(~np.isin(self.live.code, added.code))
-        self.live = _join_live([kept, added.take(seals["deleted"] == 0)])
+        kept = self.live[~np.isin(self.live["code"], added["code"])]
+        self.live = np.concatenate([kept, added[~added["deleted"]]])
 
     def _file_for(self, number: int) -> ChainedFile:
         file = self._file
@@ -683,8 +637,8 @@ class SealsLog:
 
     def give_up(self, codes: Int64s) -> None:
         """Take these segments for such as have no files: those they have are to stay for good."""
-        self.live = self.live.take(~np.isin(self.live.code, codes))
-        self._settled_live = self._settled_live.take(~np.isin(self._settled_live.code, codes))
+        self.live = self.live[~np.isin(self.live["code"], codes)]
+        self._settled_live = self._settled_live[~np.isin(self._settled_live["code"], codes)]
 
     def forget(self, paths: Collection[str]) -> None:
         """Forget files, which the caller deletes; never the newest."""

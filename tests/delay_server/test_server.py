@@ -356,11 +356,11 @@ async def test_a_disk_that_nothing_of_ours_can_free_waits_for_others_without_bei
         await trio.sleep(30)
         assert server.node.upkeep.disk_is_full
         checkpoints, writes = server.node.checkpoints.written, world.disk.counts["write"]
-        segments = server.node.store.seals_log.live.number.tolist()
+        segments = server.node.store.seals_log.live["number"].tolist()
         await trio.sleep(20)
         assert server.node.checkpoints.written - checkpoints <= 1
         assert world.disk.counts["write"] - writes < 20
-        assert server.node.store.seals_log.live.number.tolist() == segments
+        assert server.node.store.seals_log.live["number"].tolist() == segments
         world.disk.capacity_bytes = 1 << 40
         await trio.sleep(1.5)
         assert await producer.send(make_item("a", now_ms)) == {}

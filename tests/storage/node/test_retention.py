@@ -217,14 +217,14 @@ def test_files_whose_mark_is_damaged_are_marked_again_and_listed_once() -> None:
     rig.disk.damage(newest, rig.disk.contents()[newest].rindex(b"DWB1") + 100, b"\xff\xff")
     rig.open()
     assert rig.damages
-    live = {key_of_code(code).name for code in rig.store.seals_log.live.code.tolist()}
+    live = {key_of_code(code).name for code in rig.store.seals_log.live["code"].tolist()}
     assert {path.rpartition("/")[2] for path in marked} & live
     rig.now_ms += 1000
     rig.checkpoint()
     again = [file.path for file in rig.store.checkpoint.retired]
     assert len(again) == len(set(again))
     assert set(listed) <= set(again)
-    assert rig.store.seals_log.live.code.tolist() == []
+    assert rig.store.seals_log.live["code"].tolist() == []
 
 
 def test_what_is_in_quarantine_stays_though_its_seal_can_be_read_again() -> None:
@@ -330,12 +330,12 @@ def test_a_full_disk_at_any_write_of_deleting_marks_and_deletes_nothing_twice() 
 def test_no_more_leaves_early_than_a_short_disk_asks_for() -> None:
     rig = delivered()
     rig.now_ms += SWEPT.limits.duplicate_window_ms
-    sealed_ms = sorted(rig.store.seals_log.live.sealed_ms.tolist())
+    sealed_ms = sorted(rig.store.seals_log.live["sealed_ms"].tolist())
     assert rig.store.can_free(rig.disk.free_bytes()[0] + 1, rig.now_ms)
     rig.prepare_checkpoint(rig.disk.free_bytes()[0] + 1)
     rig.write_checkpoint()
     assert 1 <= len(rig.store.checkpoint.retired) <= 2
-    left = sorted(rig.store.seals_log.live.sealed_ms.tolist())
+    left = sorted(rig.store.seals_log.live["sealed_ms"].tolist())
     assert left in (sealed_ms, sealed_ms[1:])
     rig.prepare_checkpoint(0)
     rig.write_checkpoint()

@@ -73,7 +73,7 @@ def read(disk: SimDisk, log: SealsLog) -> list[Seal | Damage]:
 
 
 def live_keys(log: SealsLog) -> list[SegmentKey]:
-    return [key_of_code(code) for code in log.live.code.tolist()]
+    return [key_of_code(code) for code in log.live["code"].tolist()]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_live_are_the_segments_whose_last_seal_does_not_say_deleted() -> None:
     assert log.end.needed == 1
     again = opened(disk, log.end)
     assert live_keys(again) == keys
-    assert again.live.number.tolist() == [1, 3, 4, 6]
-    assert again.live.sealed_ms.tolist() == [NOW_MS, NOW_MS + 2, NOW_MS + 3, NOW_MS + 5]
+    assert again.live["number"].tolist() == [1, 3, 4, 6]
+    assert again.live["sealed_ms"].tolist() == [NOW_MS, NOW_MS + 2, NOW_MS + 3, NOW_MS + 5]
     deleted = [seal for seal in read(disk, log) if isinstance(seal, Seal) and seal.deleted]
     assert [replace(seal, deleted=False) for seal in deleted] == [seals(6)[1], seals(6)[4]]
 
@@ -210,10 +210,10 @@ def test_what_was_cut_does_not_count_again_once_its_file_is_closed(comes_back: b
     assert live_keys(log) == [seal.key for seal in seals(3)]
     last, damages, _ = read_last_seals(disk, LOG_UUID, end, retired=())
     assert not damages
-    assert codes_of(last).tolist() == log.live.code.tolist()
+    assert codes_of(last).tolist() == log.live["code"].tolist()
     found, damages = log.find(np.array([2, 3], np.int64))
     assert not damages
-    assert codes_of(found).tolist() == log.live.code[1:].tolist()
+    assert codes_of(found).tolist() == log.live["code"][1:].tolist()
 
 
 def test_nothing_is_read_of_seals_before_the_first_that_is_needed() -> None:
