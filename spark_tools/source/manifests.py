@@ -5,7 +5,6 @@ from spark_tools.files.roots import absolute_root, directory_of, disk_of, local_
 from spark_tools.run.plan import Source, dead_extents_of, extents_of
 from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
 from storage.readers.manifest import Manifest, decode_manifest, read_manifest
-from storage.readers.manifest_check import contradiction_in
 
 
 def source_of_directory(
@@ -31,8 +30,8 @@ def source_of_directory(
 def source_of_file(text: str, *, is_final: bool = False) -> Source:
     """Return the manifest that `FILE=DATA_DIR` names; without `=` it lies among its files.
 
-    Raises OSError, RemoteError, or ReconcileError for what is no manifest, one that no directory
-    has, or, if no node of the group runs any more, one that leaves out records which count since.
+    Raises OSError, RemoteError, or ReconcileError for what is no manifest, one that was changed,
+    or, if no node of the group runs any more, one that leaves out records which count since.
     """
     file, _, root = text.partition("=")
     found = _decoded(file)
@@ -52,7 +51,7 @@ def source_of_file(text: str, *, is_final: bool = False) -> Source:
 
 
 def _decoded(file: str) -> Manifest:
-    """Return a manifest whose segments are some, and that may be one of a directory."""
+    """Return a manifest as it was made, of segments that are some."""
     again = "make it again with `delaywheel log manifest`"
     try:
         found = decode_manifest(read_file(file), path=file)
@@ -68,7 +67,4 @@ def _decoded(file: str) -> Manifest:
         dead_extents_of(found)
     except ReconcileError as error:
         raise ReconcileError(f"{file}: {error}; {again}") from error
-    wrong = contradiction_in(found)
-    if wrong is not None:
-        raise ReconcileError(f"{file} contradicts itself: {wrong.field}: {wrong.reason}; {again}")
     return found

@@ -5,7 +5,6 @@
     item_reader      items of due messages
     looking          pages and counts of what is pending, and the rows of one message
     manifest         what a directory commits at one moment
-    manifest_check   manifests that no directory can have made
 
 Imported by delay_server, spark_tools and delaywheel.
 """

@@ -29,6 +29,7 @@ missing or damaged that is not at the next try. Only what two tries in a row fin
 same checkpoint, is taken for a fault; faults are told in the manifest, which is not complete then.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Annotated, Literal, TypeVar
@@ -54,13 +55,15 @@ from storage.state.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd,
 from storage.state.identity import Identity, read_identity
 from storage.state.promise_file import PROMISE_PATH
 
-MANIFEST_SCHEMA = 3
+MANIFEST_SCHEMA = 4
 """Counted up when a reader of an older version would misunderstand a newer one."""
 _TRIES_MAX = 10
 """Readings of the directory before what was found last is taken as it is."""
 _END_TRIES_MAX = 5
 """Readings of a durable end while one of its slots is being written."""
 _END_PATH = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
+_DIGEST_AT = b',\n"digest":"'
+"""Where the digest begins, which is the last of a manifest."""
 _OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 
 SpanName = Literal["minute", "hour", "day", "dead"]
@@ -183,7 +186,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the manifest as JSON: a line for itself, and one for each file it names."""
+    """Return the manifest as JSON: a line for itself, and one for each file it names.
+
+    The last line has the digest of all before it: one that is changed by hand is none any more.
+    """
     lines: list[bytes] = []
     for name in manifest.__struct_fields__:
         value = getattr(manifest, name)
@@ -191,7 +197,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
         if isinstance(value, tuple) and value:
             text = b"[\n" + b",\n".join(map(msgspec.json.encode, value)) + b"\n]"
         lines.append(msgspec.json.encode(name) + b":" + text)
-    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+    text = b"{\n" + b",\n".join(lines)
+    return text + _DIGEST_AT + _end_of(text)
+
+
+def _end_of(text: bytes) -> bytes:
+    """Return the digest of what comes before it, and all that follows."""
+    return hashlib.blake2b(text, digest_size=16).hexdigest().encode() + b'"\n}\n'
 
 
 class _Versioned(msgspec.Struct):
@@ -204,7 +216,10 @@ def decode_manifest(data: bytes, *, path: str) -> Manifest:
     if found.schema != MANIFEST_SCHEMA:
         reason = f"manifest of schema {found.schema} (this one reads {MANIFEST_SCHEMA})"
         raise UnsupportedFormatError(path=path, position=0, reason=reason)
-    return _decoded(data, Manifest, path)
+    text, _, end = data.rpartition(_DIGEST_AT)
+    if end != _end_of(text):
+        raise DamagedError(path=path, position=0, reason="manifest changed since it was made")
+    return _decoded(text + b"}", Manifest, path)
 
 
 _Decoded = TypeVar("_Decoded", _Versioned, Manifest)

@@ -174,7 +174,7 @@ def test_outputs_are_whole_or_as_they_were(tmp_path: Path) -> None:
     ("wrong", "said"),
     [
         (b"{", "m.json: no manifest: "),
-        (b'{"schema":1}', "m.json: manifest of schema 1 (this one reads 3); make it again"),
+        (b'{"schema":1}', "m.json: manifest of schema 1 (this one reads 4); make it again"),
         (b"facts", "is not the facts file of "),
         (b"segment", "m.json: schedule_log/x is not the name of a segment; make it again"),
         (b"nowhere", "nope is no directory: give --manifest FILE=DATA_DIR"),

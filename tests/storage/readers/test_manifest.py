@@ -24,7 +24,6 @@ from storage.readers.manifest import (
     encode_manifest,
     read_manifest,
 )
-from storage.readers.manifest_check import contradiction_in
 from storage.schedule.seals import read_last_seals
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint
 from storage.state.durable_end import SLOT_POSITIONS
@@ -337,7 +336,6 @@ def test_of_a_replica_only_what_its_checkpoint_has_applied_counts(files: dict[st
     assert sole.log_next_sequence == sole.durable_next_sequence > checkpoint.last_known + 1
     manifest = manifest_of(files | {PROMISE_PATH: b"{}"})
     assert manifest.faults == ()
-    assert contradiction_in(manifest) is None
     assert manifest.durable_next_sequence == sole.durable_next_sequence
     assert manifest.log_next_sequence == checkpoint.last_known + 1
     assert manifest.message_log[-1].next_sequence == manifest.log_next_sequence
@@ -548,12 +546,28 @@ def test_a_file_that_is_gone_in_the_middle_of_a_log_is_missed_by_who_reads_the_o
 
 def test_a_manifest_of_another_schema_or_of_other_bytes_is_refused(files: dict[str, bytes]) -> None:
     text = encode_manifest(manifest_of(files))
-    newer = text.replace(b'"schema":3', b'"schema":4')
-    with pytest.raises(UnsupportedFormatError, match="schema 4"):
+    newer = text.replace(b'"schema":4', b'"schema":5')
+    with pytest.raises(UnsupportedFormatError, match="schema 5"):
         decode_manifest(newer, path="m")
     for bad in (b"", b"[]", text[:-5], text.replace(b'"rows"', b'"lines"'), b"\xff", b"{}"):
         with pytest.raises(DamagedError):
             decode_manifest(bad, path="m")
+
+
+def test_a_manifest_that_was_changed_is_refused(files: dict[str, bytes]) -> None:
+    manifest = manifest_of(files)
+    text = encode_manifest(manifest)
+    assert decode_manifest(text, path="m") == manifest
+    number = str(manifest.log_next_sequence).encode()
+    for before, after in (
+        (b'"log_next_sequence":' + number, b'"log_next_sequence":1'),
+        (b'\n"digest":"', b'\n"digest":"0'),
+        (b'\n"made_ms"', b' "made_ms"'),
+        (b'\n"digest"', b'\n"digests"'),
+    ):
+        assert text.count(before) == 1
+        with pytest.raises(DamagedError, match="changed since it was made"):
+            decode_manifest(text.replace(before, after), path="m")
 
 
 def test_each_file_has_a_line_of_its_own(files: dict[str, bytes]) -> None:
