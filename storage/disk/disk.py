@@ -297,18 +297,23 @@ def _open_regular(name: str, flags: int, doing: str) -> int:
     return descriptor
 
 
-def read_small(file: ReadableFile, bytes_max: int) -> bytes:
+def read_small(disk: ReadableDisk, path: str, bytes_max: int) -> bytes:
     """Return all of a file that nobody makes larger than `bytes_max`.
 
-    Raises DamagedError if it is larger, unread, and what `ReadableFile.read_at` does.
+    Raises DamagedError if it is larger, unread, or if the disk cannot read it; FileNotFoundError,
+    NotPermittedError or NotRegularFileError.
     """
-    size = file.size()
-    if size > bytes_max:
-        reason = (
-            f"the file has {size} bytes, one that was written by delaywheel at most {bytes_max}"
-        )
-        raise DamagedError(path=file.path, position=bytes_max, reason=reason)
-    return file.read_at(0, size)
+    try:
+        with contextlib.closing(disk.open_read(path)) as file:
+            size = file.size()
+            if size <= bytes_max:
+                return file.read_at(0, size)
+    except (FileNotFoundError, NotPermittedError, NotRegularFileError):
+        raise
+    except OSError as error:
+        raise DamagedError(path=path, position=0, reason=f"cannot be read: {error}") from error
+    reason = f"the file has {size} bytes, one that was written by delaywheel at most {bytes_max}"
+    raise DamagedError(path=path, position=bytes_max, reason=reason)
 
 
 def replace_file(disk: Disk, path: str, buffers: Sequence[Bytes]) -> None:

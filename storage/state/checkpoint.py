@@ -16,7 +16,6 @@ names does not exist. Written to a temporary file, fsynced, renamed, the directo
 """
 
 import struct
-from contextlib import closing
 from typing import Annotated, TypeVar
 from uuid import UUID
 from zlib import crc32
@@ -31,11 +30,9 @@ from storage.batch.file_header import (
     decode_file_header,
     encode_file_header,
 )
-from storage.disk.disk import Disk, ListedDisk, ReadableDisk, read_small, replace_file
+from storage.disk.disk import Disk, ListedDisk, read_small, replace_file
 from storage.disk.errors import (
     DamagedError,
-    NotPermittedError,
-    NotRegularFileError,
     UnsupportedFormatError,
     require_version,
 )
@@ -199,7 +196,7 @@ def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
     """
     if not disk.exists(CHECKPOINT_PATH):
         return None
-    data = _read(disk)
+    data = read_small(disk, CHECKPOINT_PATH, CHECKPOINT_BYTES_MAX)
     decode_file_header(data, kind=LogKind.CHECKPOINT, log_uuid=log_uuid, path=CHECKPOINT_PATH)
     seed, body = log_seed(log_uuid, LogKind.CHECKPOINT), FILE_HEADER_SIZE + _PREFIX.size
     # First of all: one of another format may have other fields.
@@ -247,16 +244,4 @@ def _part(data: bytes, position: int, as_type: type[_Part], seed: int) -> tuple[
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedError(
             path=CHECKPOINT_PATH, position=body, reason=f"the manifest is not JSON: {error}"
-        ) from error
-
-
-def _read(disk: ReadableDisk) -> bytes:
-    try:
-        with closing(disk.open_read(CHECKPOINT_PATH)) as file:
-            return read_small(file, CHECKPOINT_BYTES_MAX)
-    except (NotPermittedError, NotRegularFileError):
-        raise
-    except OSError as error:
-        raise DamagedError(
-            path=CHECKPOINT_PATH, position=0, reason=f"cannot be read: {error}"
         ) from error

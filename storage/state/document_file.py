@@ -12,7 +12,6 @@ document says is its user's business.
 
 import struct
 import zlib
-from contextlib import closing
 from typing import Final
 from uuid import UUID
 
@@ -53,18 +52,13 @@ class DocumentFile:
     def read(self) -> bytes | None:
         """Return the document, None where there is no file.
 
-        Raises DamagedError with the position of what is wrong, UnsupportedFormatError, or what
-        `Disk.open_read` does.
+        Raises DamagedError with the position of what is wrong, UnsupportedFormatError,
+        NotPermittedError or NotRegularFileError.
         """
         try:
-            file = self._disk.open_read(self.path)
+            data = read_small(self._disk, self.path, self._bytes_max)
         except FileNotFoundError:
             return None
-        try:
-            with closing(file):
-                data = read_small(file, self._bytes_max)
-        except OSError as error:
-            raise self.damaged(0, f"cannot be read: {error}") from error
         header = decode_file_header(data, path=self.path, kind=self._kind)
         if header.log_uuid != self._owner:
             raise self.damaged(0, "is of another data directory")

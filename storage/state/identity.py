@@ -21,7 +21,6 @@ replaced whole: temporary file, fsync, rename, fsync of the directory.
 import random
 import struct
 import zlib
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -108,18 +107,12 @@ def adopt_identity(disk: Disk, identity: Identity, log_uuid: UUID) -> None:
 def read_identity(disk: ReadableDisk, path: str = IDENTITY_PATH) -> Identity | None:
     """Return the identity as it is, or None if there is none. Changes nothing.
 
-    Raises DamagedError, UnsupportedFormatError, or what `ReadableDisk.open_read` does.
+    Raises DamagedError, UnsupportedFormatError, NotPermittedError or NotRegularFileError.
     """
     try:
-        file = disk.open_read(path)
+        data = read_small(disk, path, IDENTITY_BYTES_MAX)
     except FileNotFoundError:
         return None
-    try:
-        with closing(file):
-            data = read_small(file, IDENTITY_BYTES_MAX)
-    except OSError as error:
-        reason = f"cannot be read: {error}"
-        raise DamagedError(path=path, position=0, reason=reason) from error
     return decode_identity(data, path=path)
 
 

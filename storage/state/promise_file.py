@@ -56,7 +56,7 @@ class PromiseFile:
         """Return what was promised.
 
         Raises DamagedError, with what to do: a node must not take part without it. Or
-        UnsupportedFormatError, and what `Disk.open_read` does.
+        UnsupportedFormatError, NotPermittedError or NotRegularFileError.
         """
         # Whoever put the file there may have died before its name was durable.
         self._disk.sync_directory("")
