@@ -35,6 +35,7 @@ from delay_server.holding.sorted_runs import (
 from delay_transport.seams.constants import constant
 from delay_transport.settings.sections import require_at_least
 from storage.batch.entries import ENTRY, Entries
+from storage.batch.number_set import grown
 from storage.disk.spans import MINUTE_MS
 from storage.schedule.keys import Key
 
@@ -446,11 +447,7 @@ class Wheel:
             slot.add(data[start:end])
 
     def _count_subjects(self, subjects: npt.NDArray[np.uint32]) -> None:
-        size = int(subjects.max()) + 1
-        if size > len(self._pending):
-            grown = np.zeros(max(size, 2 * len(self._pending)), np.int64)
-            grown[: len(self._pending)] = self._pending
-            self._pending = grown
+        self._pending = grown(self._pending, int(subjects.max()) + 1)
         np.add.at(self._pending, subjects, 1)
 
 

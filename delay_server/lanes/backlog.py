@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batch.entries import Entries
+from storage.batch.number_set import grown
 
 _NEVER: Final = 2**62
 
@@ -38,10 +39,8 @@ class Backlog:
 
     def grow(self, size: int) -> None:
         """Have a place for numbers below `size`."""
-        more = size - len(self._left)
-        if more > 0:
-            self._left = np.concatenate([self._left, np.zeros(more, np.int64)])
-            self._oldest = np.concatenate([self._oldest, np.full(more, _NEVER, np.int64)])
+        self._left = grown(self._left, size)
+        self._oldest = grown(self._oldest, size, _NEVER)
 
     def leave(self, entries: Entries) -> None:
         """Count entries of parked subjects that are left on disk."""

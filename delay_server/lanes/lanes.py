@@ -32,6 +32,7 @@ from delay_server.lanes.backlog import Backlog, Unrouted
 from delay_server.lanes.own_lanes import OwnLanes
 from delay_server.lanes.parked import UNROUTED_MAX, Parked
 from storage.batch.entries import Entries
+from storage.batch.number_set import grown
 from storage.disk.sorting import each_once
 
 NO_ROUTE: Final = 0
@@ -415,10 +416,7 @@ class Lanes:
 
     def _count_in(self, lane: int) -> None:
         """Have a place to count what is held in a lane."""
-        before = len(self._held_in)
-        if lane >= before:
-            more = np.zeros(max(lane + 1, 2 * before) - before, np.int64)
-            self._held_in = np.concatenate([self._held_in, more])
+        self._held_in = grown(self._held_in, lane + 1)
 
     def _tell_changed(self) -> None:
         self.parked.tell()
@@ -476,13 +474,11 @@ class Lanes:
     def _grow(self, subjects: Subjects) -> None:
         """Have a place for each of these numbers."""
         size = int(subjects.max()) + 1
-        before = len(self._held)
-        if size > before:
-            more = max(size, 2 * before) - before
-            self._held = np.concatenate([self._held, np.zeros(more, np.int64)])
-            self._lane_of = np.concatenate([self._lane_of, np.zeros(more, np.int32)])
-            self._own.grow(before + more)
-            self.backlog.grow(before + more)
+        if size > len(self._held):
+            self._held = grown(self._held, size)
+            self._lane_of = grown(self._lane_of, size)
+            self._own.grow(size)
+            self.backlog.grow(size)
 
 
 def _by_lane(entries: Entries, lanes: npt.NDArray[np.int32]) -> list[tuple[int, Entries]]:

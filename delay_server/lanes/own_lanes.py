@@ -4,6 +4,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from storage.batch.number_set import grown
+
 
 class OwnLanes:
     """Which subject has which number.
@@ -23,9 +25,7 @@ class OwnLanes:
 
     def grow(self, size: int) -> None:
         """Have a place for subjects below `size`."""
-        more = size - len(self.of_subject)
-        if more > 0:
-            self.of_subject = np.concatenate([self.of_subject, np.zeros(more, np.int32)])
+        self.of_subject = grown(self.of_subject, size)
 
     @property
     def has_free(self) -> bool:

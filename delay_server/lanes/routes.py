@@ -37,6 +37,7 @@ from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import parse_address
 from sender.groups.taking import PatternSet, Takers
 from sender.settings.config import BrokerGroup
+from storage.batch.number_set import grown
 from storage.disk.sorting import each_once
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -121,10 +122,8 @@ class SubjectRoutes:
     def look(self, subjects: Subjects) -> npt.NDArray[np.int32]:
         """Return the route of each; those that were not seen yet are asked for."""
         size = int(subjects.max()) + 1
-        if size > len(self._route):
-            more = max(size, 2 * len(self._route)) - len(self._route)
-            self._route = np.concatenate([self._route, np.full(more, _UNSEEN, np.int32)])
-            self._used = np.concatenate([self._used, np.zeros(more, np.bool_)])
+        self._route = grown(self._route, size, _UNSEEN)
+        self._used = grown(self._used, size)
         self._used[subjects] = True
         routes = self._route[subjects]
         unseen = routes == _UNSEEN

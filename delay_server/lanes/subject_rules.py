@@ -24,6 +24,7 @@ from delay_server.lanes.lanes import NO_ROUTE, Lanes, Subjects
 from delay_server.lanes.routes import SubjectRoutes
 from sender.groups.taking import PatternSet, Takers
 from storage.batch.entries import Entries
+from storage.batch.number_set import grown
 
 _UNSEEN: Final = -1
 _FREE: Final = 0
@@ -95,10 +96,7 @@ class LaneRules:
 
     def _paused(self, subjects: Subjects) -> npt.NDArray[np.bool_]:
         """Return which are paused; the names of those that were not seen yet are looked up."""
-        size = int(subjects.max()) + 1
-        if size > len(self._state):
-            more = max(size, 2 * len(self._state)) - len(self._state)
-            self._state = np.concatenate([self._state, np.full(more, _UNSEEN, np.int8)])
+        self._state = grown(self._state, int(subjects.max()) + 1, _UNSEEN)
         unseen = self._state[subjects] == _UNSEEN
         for number in np.unique(subjects[unseen]).tolist():
             name = self._name_of(number).decode(errors="replace")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from storage.batch.batches import DEAD_MINUTES, BatchHeader
 from storage.batch.chained_file import BatchDraft
-from storage.batch.columns import Columns, RecordKind, encode_columns
+from storage.batch.columns import LAYOUTS, Columns, RecordKind, encode_columns
 from storage.disk.spans import DEAD_MINUTES_FROM
 
 
@@ -57,15 +57,8 @@ class FactBlock:
 
     def take(self, rows: npt.NDArray[np.intp]) -> "FactBlock":
         """Return the facts at these positions."""
-        return FactBlock(
-            sequence=self.sequence[rows],
-            minute=self.minute[rows],
-            at_ms=self.at_ms[rows],
-            target=self.target[rows],
-            outcome=self.outcome[rows],
-            record=self.record[rows],
-            targets=self.targets,
-        )
+        arrays = {name: array[rows] for name, array in self.arrays.items()}
+        return FactBlock(**arrays, record=self.record[rows], targets=self.targets)
 
     def above(self, record: int) -> "FactBlock":
         """Return the facts that records behind this one state; their records are known."""
@@ -78,13 +71,7 @@ class FactBlock:
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The columns of a FACTS batch of these facts."""
-        return {
-            "sequence": self.sequence,
-            "at_ms": self.at_ms,
-            "minute": self.minute,
-            "target": self.target,
-            "outcome": self.outcome,
-        }
+        return {name: getattr(self, name) for name, _ in LAYOUTS[RecordKind.FACTS]}
 
     def split_by(self, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, "FactBlock"]]:
         """Yield (code, its facts) for every code, of which there is one a fact; order is kept."""
@@ -150,16 +137,7 @@ def facts_stated(header: BatchHeader, columns: Columns) -> FactBlock | None:
 
 
 def _facts_of(columns: Columns, records: npt.NDArray[np.int64]) -> FactBlock:
-    arrays = columns.arrays
-    return FactBlock(
-        sequence=arrays["sequence"],
-        minute=arrays["minute"],
-        at_ms=arrays["at_ms"],
-        target=arrays["target"],
-        outcome=arrays["outcome"],
-        record=records,
-        targets=columns.names,
-    )
+    return FactBlock(**columns.arrays, record=records, targets=columns.names)
 
 
 def join_facts(blocks: Sequence[FactBlock]) -> FactBlock:
@@ -168,20 +146,14 @@ def join_facts(blocks: Sequence[FactBlock]) -> FactBlock:
         return blocks[0]
     targets = list(dict.fromkeys(name for block in blocks for name in block.targets))
     place = {name: index for index, name in enumerate(targets)}
-    return FactBlock(
-        sequence=np.concatenate([block.sequence for block in blocks]),
-        minute=np.concatenate([block.minute for block in blocks]),
-        at_ms=np.concatenate([block.at_ms for block in blocks]),
-        target=np.concatenate(
-            [
-                np.array([place[name] for name in block.targets], np.uint16)[block.target]
-                for block in blocks
-            ]
-        ),
-        outcome=np.concatenate([block.outcome for block in blocks]),
-        record=np.concatenate([block.record for block in blocks]),
-        targets=targets,
-    )
+    parts = [
+        block.arrays
+        | {"target": np.array([place[name] for name in block.targets], np.uint16)[block.target]}
+        for block in blocks
+    ]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    record = np.concatenate([block.record for block in blocks])
+    return FactBlock(**arrays, record=record, targets=targets)
 
 
 _FACTS_PER_BATCH_MAX = 100_000

@@ -12,15 +12,15 @@ Mask = npt.NDArray[np.bool_]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-def grown(array: npt.NDArray[Scalar], size: int) -> npt.NDArray[Scalar]:
-    """Return an array with a place for each number below `size`; new places have 0.
+def grown(array: npt.NDArray[Scalar], size: int, fill: int = 0) -> npt.NDArray[Scalar]:
+    """Return an array with a place for each number below `size`; new places have `fill`.
 
     It doubles at the least, so that numbers that come one by one cost little each.
     """
     if size <= len(array):
         return array
     more = max(size, 2 * len(array)) - len(array)
-    return np.concatenate([array, np.zeros(more, array.dtype)])
+    return np.concatenate([array, np.full(more, fill, array.dtype)])
 
 
 class NumberSet:

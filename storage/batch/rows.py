@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -92,16 +93,7 @@ class RowBlock:
 
     def with_rows(self, rows: npt.NDArray[np.intp] | slice, blob: Bytes) -> "RowBlock":
         """Return the columns of these rows with a blob of theirs."""
-        return RowBlock(
-            sequence=self.sequence[rows],
-            due_ms=self.due_ms[rows],
-            id_hash=self.id_hash[rows],
-            size=self.size[rows],
-            subject=self.subject[rows],
-            origin=self.origin[rows],
-            minute=self.minute[rows],
-            blob=blob,
-        )
+        return RowBlock(**{name: getattr(self, name)[rows] for name in _COLUMNS}, blob=blob)
 
     def above(self, sequence: int) -> "RowBlock":
         """Return the rows whose sequence is greater than `sequence`."""
@@ -178,6 +170,9 @@ class RowBlock:
         return [table.names[number] for number in unique.tolist()], inverse_wide.astype(np.uint16)
 
 
+_COLUMNS: Final = ("sequence", "due_ms", "id_hash", "size", "subject", "origin", "minute")
+"""The arrays of a block."""
+
 _ROWS_PER_BATCH_MAX = 60_000
 """So that a batch never needs more subjects than its uint16 index can tell apart."""
 
@@ -243,16 +238,10 @@ def join_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
     """Return one block with the rows of all, in the order given."""
     if len(blocks) == 1:
         return blocks[0]
-    return RowBlock(
-        sequence=np.concatenate([block.sequence for block in blocks]),
-        due_ms=np.concatenate([block.due_ms for block in blocks]),
-        id_hash=np.concatenate([block.id_hash for block in blocks]),
-        size=np.concatenate([block.size for block in blocks]),
-        subject=np.concatenate([block.subject for block in blocks]),
-        origin=np.concatenate([block.origin for block in blocks]),
-        minute=np.concatenate([block.minute for block in blocks]),
-        blob=b"".join([block.blob for block in blocks]),
-    )
+    columns = {
+        name: np.concatenate([getattr(block, name) for block in blocks]) for name in _COLUMNS
+    }
+    return RowBlock(**columns, blob=b"".join([block.blob for block in blocks]))
 
 
 def filed_minutes(due_ms: Int64s, floor_minute: int) -> Int64s:
