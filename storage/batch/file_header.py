@@ -30,7 +30,7 @@ from storage.disk.errors import (
     UnsupportedFormatError,
     require_version,
 )
-from storage.disk.spans import Span, can_begin
+from storage.disk.spans import SegmentKey, Span, can_begin
 
 FILE_HEADER_SIZE = 64
 FILE_MAGIC = b"DWLG"
@@ -60,7 +60,7 @@ class LogKind(IntEnum):
     RECORDS = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FileHeader:
     """What a log file says about itself.
 
@@ -73,6 +73,11 @@ class FileHeader:
     first_sequence: int = 0
     span: Span = Span.NONE
     start_minute: int = 0
+
+
+def segment_header(kind: LogKind, log_uuid: UUID, key: SegmentKey) -> FileHeader:
+    """Return the header of one of the two files of a segment."""
+    return FileHeader(kind, log_uuid, span=key.span, start_minute=key.start)
 
 
 def encode_file_header(header: FileHeader) -> bytes:
@@ -119,13 +124,7 @@ def decode_file_header(
         raise _damaged(path, f"no {span.name.lower()} begins at minute {start_minute}")
     if kind is not None and found is not kind:
         raise _damaged(path, f"this is a {found.name} file where a {kind.name} file belongs")
-    header = FileHeader(
-        kind=found,
-        log_uuid=UUID(bytes=uuid_bytes),
-        first_sequence=first_sequence,
-        span=span,
-        start_minute=start_minute,
-    )
+    header = FileHeader(found, UUID(bytes=uuid_bytes), first_sequence, span, start_minute)
     if log_uuid is not None and header.log_uuid != log_uuid:
         raise DataDirectoryError(
             f"{path} belongs to log {header.log_uuid}, but this data directory's log is "

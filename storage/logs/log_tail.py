@@ -57,11 +57,7 @@ class LogTail:
         return self._file
 
     def _file_header(self, first_sequence: int) -> bytes:
-        return encode_file_header(
-            FileHeader(
-                kind=LogKind.MESSAGE_LOG, log_uuid=self._log_uuid, first_sequence=first_sequence
-            )
-        )
+        return encode_file_header(FileHeader(LogKind.MESSAGE_LOG, self._log_uuid, first_sequence))
 
     def sync(self) -> None:
         """Make durable what was written. Raises FatalDiskError."""

@@ -304,11 +304,7 @@ class _Recovery:
             return known
         opened = self._open(file.path)
         if file.first_sequence >= self._bound:
-            header = FileHeader(
-                kind=LogKind.MESSAGE_LOG,
-                log_uuid=self._log_uuid,
-                first_sequence=file.first_sequence,
-            )
+            header = FileHeader(LogKind.MESSAGE_LOG, self._log_uuid, file.first_sequence)
             opened.write_at(0, [encode_file_header(header)])
         return opened
 

@@ -18,12 +18,12 @@ from uuid import UUID
 import msgspec
 
 from storage.batch.batches import Damage
-from storage.batch.file_header import FileHeader, LogKind
+from storage.batch.file_header import FileHeader, LogKind, segment_header
 from storage.batch.walk import walk_file
 from storage.disk.disk import Disk, File, ReadableDisk
 from storage.disk.errors import CopyRefusedError, DamagedError
 from storage.disk.spans import Span, can_begin
-from storage.state.checkpoint import CHECKPOINT_FORMAT, Checkpoint, Copied, SegmentState
+from storage.state.checkpoint import CHECKPOINT_FORMAT, Checkpoint, Copied
 
 _DIRECTORIES: Final = ("schedule_log", "dispatch_log")
 
@@ -90,19 +90,12 @@ def decode_copy(document: bytes) -> Checkpoint:
 def files_of(checkpoint: Checkpoint, log_uuid: UUID) -> Iterator[CopiedFile]:
     """Yield the files that a copy consists of, beside the checkpoint."""
     for state in checkpoint.segments:
-        rows, facts = _headers_of(state, log_uuid)
+        rows = segment_header(LogKind.SCHEDULE_LOG, log_uuid, state.key)
         yield CopiedFile(state.key.path, state.length, state.last_crc, rows)
         if state.facts_length:
             path = state.key.facts_path
+            facts = segment_header(LogKind.DISPATCH_LOG, log_uuid, state.key)
             yield CopiedFile(path, state.facts_length, state.facts_last_crc, facts)
-
-
-def _headers_of(state: SegmentState, log_uuid: UUID) -> tuple[FileHeader, FileHeader]:
-    def header(kind: LogKind) -> FileHeader:
-        key = state.key
-        return FileHeader(kind=kind, log_uuid=log_uuid, span=key.span, start_minute=key.start)
-
-    return header(LogKind.SCHEDULE_LOG), header(LogKind.DISPATCH_LOG)
 
 
 class CopyWriter:

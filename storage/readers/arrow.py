@@ -30,7 +30,7 @@ from storage.batch.batches import BatchHeader, Damage
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.dead_rows import DeadNote, note_of_row
 from storage.batch.facts import KINDS_OF_LOG, Outcome, facts_stated
-from storage.batch.file_header import FileHeader, LogKind
+from storage.batch.file_header import FileHeader, LogKind, segment_header
 from storage.batch.item_formats import (
     Int64s,
     Mask,
@@ -343,7 +343,7 @@ class ArrowReader:
         """
         key = _key_of(path, "schedule_log")
         self._require(Kind.DEAD if key.span is Span.DEAD else Kind.SCHEDULE, path)
-        header = self._header(LogKind.SCHEDULE_LOG, key)
+        header = segment_header(LogKind.SCHEDULE_LOG, self._log_uuid, key)
         origin = _Origin(path, key=key, is_sealed=is_sealed)
         return self._safely(self._chained(path, length, header), origin, length)
 
@@ -354,7 +354,7 @@ class ArrowReader:
         """
         key = _key_of(path, "dispatch_log")
         self._require(Kind.DISPATCH, path)
-        header = self._header(LogKind.DISPATCH_LOG, key)
+        header = segment_header(LogKind.DISPATCH_LOG, self._log_uuid, key)
         origin = _Origin(path, key=key, is_filed=True)
         return self._safely(self._chained(path, length, header), origin, length)
 
@@ -403,9 +403,6 @@ class ArrowReader:
     def _require(self, kind: Kind, path: str) -> None:
         if kind is not self.kind:
             raise ValueError(f"{path} holds rows of kind {kind}, this reader is for {self.kind}")
-
-    def _header(self, kind: LogKind, key: SegmentKey) -> FileHeader:
-        return FileHeader(kind=kind, log_uuid=self._log_uuid, span=key.span, start_minute=key.start)
 
     # -- batches -----------------------------------------------------------------------------
 

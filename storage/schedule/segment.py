@@ -13,7 +13,7 @@ from storage.batch.chained_file import BatchDraft, ChainedFile
 from storage.batch.columns import Columns, RecordKind, encode_columns
 from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, fact_drafts, filed_facts_of
-from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+from storage.batch.file_header import FILE_HEADER_SIZE, LogKind, segment_header
 from storage.batch.item_formats import QMQ_ITEM
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms
 from storage.batch.walk import FileBatch, walk_file, walk_headers
@@ -75,14 +75,12 @@ class Segment:
     @classmethod
     def new(cls, disk: Disk, log_uuid: UUID, key: SegmentKey) -> "Segment":
         """Return an empty segment that has no files yet."""
-
-        def header(kind: LogKind) -> FileHeader:
-            return FileHeader(kind=kind, log_uuid=log_uuid, span=key.span, start_minute=key.start)
-
+        rows = segment_header(LogKind.SCHEDULE_LOG, log_uuid, key)
+        facts = segment_header(LogKind.DISPATCH_LOG, log_uuid, key)
         return cls(
             key=key,
-            file=ChainedFile(disk, key.path, header(LogKind.SCHEDULE_LOG)),
-            facts_file=ChainedFile(disk, key.facts_path, header(LogKind.DISPATCH_LOG)),
+            file=ChainedFile(disk, key.path, rows),
+            facts_file=ChainedFile(disk, key.facts_path, facts),
         )
 
     @classmethod
