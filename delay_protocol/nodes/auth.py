@@ -26,7 +26,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.nodes.packed import pack, unpack
 
 NONCE_SIZE: Final = 32
 """Bytes that each side draws at random for a connection."""
@@ -70,19 +70,12 @@ def receiver_token(secret: bytes, name: str) -> str:
 
 def encode_challenge(challenge: Challenge) -> bytes:
     """Return the body of a NODE_CHALLENGE or of its answer; raise LocalProtocolError."""
-    if len(challenge.nonce) != NONCE_SIZE:
-        raise LocalProtocolError(f"a nonce of {len(challenge.nonce)} bytes, not {NONCE_SIZE}")
-    return msgspec.msgpack.encode(challenge)
+    return pack(_CHALLENGE_DECODER, challenge, _CHALLENGE_BYTES_MAX)
 
 
 def decode_challenge(body: bytes) -> Challenge:
     """Return what a NODE_CHALLENGE or its answer says; raise MalformedMetaError."""
-    if len(body) > _CHALLENGE_BYTES_MAX:
-        raise MalformedMetaError(f"a body of {len(body)} bytes, at most {_CHALLENGE_BYTES_MAX}")
-    try:
-        return _CHALLENGE_DECODER.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMetaError(str(error)) from error
+    return unpack(_CHALLENGE_DECODER, body, _CHALLENGE_BYTES_MAX)
 
 
 def session_key(secret: bytes, *, node_nonce: bytes, meta_nonce: bytes) -> bytes:

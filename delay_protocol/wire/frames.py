@@ -112,8 +112,7 @@ def encode_response(request: Frame, *, code: int, body: bytes = b"") -> bytes:
 class FrameDecoder:
     """Turn a stream of bytes into frames.
 
-    Feed it whatever the socket returned, then take frames() (all that are complete) or call
-    next_frame() until it returns None, which means "I need more bytes".
+    Feed it whatever the socket returned, then take frames(): all that are complete.
 
     The first bytes that no frame can have end the stream for good: frames complete before them are
     still returned, then every call raises the same error and what is fed is dropped. `fault` shows
@@ -152,21 +151,11 @@ class FrameDecoder:
         if self._fault is None:
             self._buffer += data
 
-    def next_frame(self) -> Frame | None:
-        """Return the next complete frame, or None if more bytes are needed."""
-        size = self._first_size()
-        if not size:
-            return None
-        data = bytes(memoryview(self._buffer)[:size])
-        del self._buffer[:size]
-        _, _, _, code, version, opaque, flag, request_code = _HEADER.unpack_from(data)
-        return Frame(code, version, opaque, flag, request_code, data[FRAME_OVERHEAD:])
-
     def frames(self) -> list[Frame]:
-        """Return all complete frames, oldest first: next_frame() for a receive with hundreds."""
+        """Return all complete frames, oldest first."""
         # Bytes are copied below only once a whole frame is there. Without this a large frame that
         # arrives in many pieces would be copied with each of them.
-        if not self._first_size():
+        if not self._has_frame():
             return []
         data = bytes(self._buffer)
         end = len(data)
@@ -205,16 +194,13 @@ class FrameDecoder:
         if self._buffer:
             raise TruncatedFrameError(len(self._buffer))
 
-    def _first_size(self) -> int:
-        """Return the size of the first frame, or 0 if it is not complete; raise what is wrong."""
+    def _has_frame(self) -> bool:
+        """Return True if the first frame is complete; raise what is wrong with it."""
         if self._fault is None:
             self._examine(bytes(self._buffer[:FRAME_OVERHEAD]))
         if self._fault is not None:
             raise self._fault
-        if len(self._buffer) < FRAME_OVERHEAD:
-            return 0
-        size = 4 + int(_TOTAL.unpack_from(self._buffer)[0])
-        return size if len(self._buffer) >= size else 0
+        return not self.missing
 
     def _examine(self, head: bytes) -> None:
         """Note what is wrong with the first bytes of a frame, however few of them are there."""

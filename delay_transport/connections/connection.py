@@ -26,15 +26,13 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import RemoteProtocolError, TruncatedFrameError
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from delay_protocol.wire.frames import FLAG_RESPONSE, Frame, FrameDecoder, encode_response
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.seams.leaky_bucket import LeakyBucket
 from delay_transport.seams.outbox import OutBox, Wakeup
 from delay_transport.seams.read_turns import ReadTurns
 from delay_transport.seams.runtime import set_receive_low_water
 
-_FLAG_RESPONSE = 1
-_FLAG_ONE_WAY = 2
 FAULT_SECONDS: Final = 0.002
 """Nothing is read from a connection for so long after each fault of it. A fault costs the server
 some 10 us, and more where it is logged: 500 a second of one connection take 1 % of a core or so,
@@ -327,7 +325,7 @@ class Connection:
 
     def answer(self, request: Frame, code: int, body: bytes = b"") -> None:
         """Answer one request, unless it is one-way."""
-        if not request.flag & _FLAG_ONE_WAY:
+        if not request.is_one_way:
             self.reply(encode_response(request, code=code, body=body))
 
     def close(self, detail: str) -> None:
@@ -461,7 +459,7 @@ class Connection:
             requests = [
                 frame
                 for frame in frames
-                if frame.code != _HEARTBEAT and not frame.flag & _FLAG_RESPONSE
+                if frame.code != _HEARTBEAT and not frame.flag & FLAG_RESPONSE
             ]
             if len(requests) != len(frames):
                 self._take_others(frames)
@@ -472,7 +470,7 @@ class Connection:
 
     def _take_others(self, frames: list[Frame]) -> None:
         for frame in frames:
-            if frame.flag & _FLAG_RESPONSE:
+            if frame.flag & FLAG_RESPONSE:
                 self._counts.responses_dropped += 1
                 self.fault()
             elif frame.code == _HEARTBEAT:

@@ -31,11 +31,6 @@ from delay_transport.seams.errors import (
 from delay_transport.seams.outbox import OutBox
 from delay_transport.seams.runtime import Address, Network, format_address
 
-VERSION = 9
-"""The header version QMQ's clients put into requests."""
-
-_FLAG_RESPONSE = 1
-_FLAG_ONE_WAY = 2
 _OPAQUE_MAX = 2**31 - 1
 
 OnReply = Callable[[int, Frame], None]
@@ -144,7 +139,7 @@ class RequestConnection:
             and self.unsent_bytes < self._limits.unsent_bytes_max
         )
 
-    def submit(self, code: int, body_parts: Sequence[bytes], *, version: int = VERSION) -> int:
+    def submit(self, code: int, body_parts: Sequence[bytes]) -> int:
         """Queue a request and return its opaque; `on_reply` is called with it and the answer.
 
         The body is the parts one after another. Raises ConnectionLostError when the connection is
@@ -154,11 +149,9 @@ class RequestConnection:
             raise TooManyInFlightError(
                 peer=self.peer, requests=len(self._pending), unsent_bytes=self.unsent_bytes
             )
-        return self._put(code, b"".join(body_parts), version, _To.CALLBACK)
+        return self._put(code, b"".join(body_parts), _To.CALLBACK)
 
-    async def request(
-        self, code: int, body: bytes, *, timeout_s: float, version: int = VERSION
-    ) -> Frame:
+    async def request(self, code: int, body: bytes, *, timeout_s: float) -> Frame:
         """Send a request, waiting for room if need be, and return its answer, whatever its code.
 
         Raises RequestTimeoutError or ConnectionLostError; what the peer did is unknown after both.
@@ -167,7 +160,7 @@ class RequestConnection:
             while self.is_open and not self.has_room:
                 await self._room.park()
             waiter = _Waiter()
-            opaque = self._put(code, body, version, waiter)
+            opaque = self._put(code, body, waiter)
             try:
                 await waiter.ended.wait()
             finally:
@@ -245,13 +238,13 @@ class RequestConnection:
         except OSError as error:
             raise ConnectError(address=self.peer, reason=str(error)) from error
 
-    def _put(self, code: int, body: bytes, version: int, asker: _Waiter | _To) -> int:
+    def _put(self, code: int, body: bytes, asker: _Waiter | _To) -> int:
         if self._outbox is None or self._loss is not None:
             raise ConnectionLostError(peer=self.peer, reason=self._loss or "not connected")
         self._opaque = opaque = self._opaque + 1 if self._opaque < _OPAQUE_MAX else 1
         self._pending[opaque] = asker
         self.counts.requests += 1
-        self._outbox.put(encode_request(code=code, opaque=opaque, body=body, version=version))
+        self._outbox.put(encode_request(code=code, opaque=opaque, body=body))
         return opaque
 
     def _made_room(self) -> None:
@@ -323,8 +316,8 @@ class RequestConnection:
         pending = self._pending
         on_reply = self._on_reply
         for frame in frames:
-            is_answer = frame.flag & _FLAG_RESPONSE
-            if not frame.opaque or (frame.flag & _FLAG_ONE_WAY and not is_answer):
+            is_answer = frame.is_response
+            if not frame.opaque or (frame.is_one_way and not is_answer):
                 self._on_push(frame)
                 continue
             asker = pending.pop(frame.opaque, _To.UNKNOWN) if is_answer else _To.UNKNOWN
@@ -361,4 +354,4 @@ class RequestConnection:
         elif now >= self._heartbeat_due():
             self._heartbeat_at = now
             self.counts.heartbeats += 1
-            self._put(CommandCode.HEARTBEAT, b"", VERSION, _To.NOBODY)
+            self._put(CommandCode.HEARTBEAT, b"", _To.NOBODY)

@@ -69,7 +69,6 @@ PROTOCOL = ("delay_protocol",)
     decoders=(
         FrameDecoder.feed,
         FrameDecoder.frames,
-        FrameDecoder.next_frame,
         FrameDecoder.finish,
     ),
     packages=PROTOCOL,
@@ -91,7 +90,7 @@ def frames(data: bytes) -> None:
         for piece in pieces(stream, byte_at(data, 1)):
             cut.feed(piece)
             fed += len(piece)
-            taken, fault = _take_frames(cut, one_by_one=bool(byte_at(data, 1) & 1))
+            taken, fault = _take_frames(cut)
             found += taken
             # A frame comes out as soon as it is complete.
             assert len(found) == bisect_right(ends, fed)
@@ -111,17 +110,12 @@ def _size(found: Sequence[Frame]) -> int:
 
 
 def _take_frames(
-    decoder: FrameDecoder, *, one_by_one: bool = False
+    decoder: FrameDecoder,
 ) -> tuple[list[Frame], type[errors.RemoteProtocolError] | None]:
-    found: list[Frame] = []
     try:
-        if one_by_one:
-            while (frame := decoder.next_frame()) is not None:
-                found.append(frame)
-        else:
-            found = decoder.frames()
+        found = decoder.frames()
     except errors.RemoteProtocolError as error:
-        return found, type(error)
+        return [], type(error)
     return found, None if decoder.fault is None else type(decoder.fault)
 
 

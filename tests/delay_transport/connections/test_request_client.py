@@ -108,9 +108,9 @@ async def test_requests_submitted_together_leave_in_one_send() -> None:
 
 async def test_a_request_carries_code_version_and_request_code() -> None:
     async with connected() as (connection, peer):
-        opaque = connection.submit(SEND, (b"ab", b"c"), version=7)
+        opaque = connection.submit(SEND, (b"ab", b"c"))
         (frame,) = await receive_frames(peer, 1)
-    assert frame == Frame(10, 7, opaque, 0, 10, b"abc")
+    assert frame == Frame(10, 9, opaque, 0, 10, b"abc")
 
 
 async def test_frames_that_answer_nothing_we_asked_are_counted_and_dropped() -> None:
