@@ -8,6 +8,7 @@ far it is known to be durable (durable_end.py); recovery is in message_log_recov
 
 import contextlib
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -463,15 +464,13 @@ class MessageLog:
         for file in reversed(files):
             if self._appended_ms(file, file.first_sequence, end) > since_ms:
                 continue
-            low, high = file.first_sequence, end.next_sequence
+            count = end.next_sequence - file.first_sequence
             # A thousandth of it more or less does not matter.
-            while high - low > max((end.next_sequence - low) // 1000, 1):
-                middle = (low + high) // 2
-                if self._appended_ms(file, middle, end) > since_ms:
-                    high = middle
-                else:
-                    low = middle
-            return low
+            records = range(file.first_sequence, end.next_sequence, max(count // 1000, 1))
+            behind = bisect_right(
+                records, float(since_ms), key=lambda record: self._appended_ms(file, record, end)
+            )
+            return records[behind - 1]
         return self._first_sequence
 
     def _appended_ms(self, file: LogFile, sequence: int, end: DurableEnd) -> float:
