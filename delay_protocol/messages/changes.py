@@ -14,8 +14,9 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
+from msgspec.msgpack import Decoder
 
-from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.packed import codec_of
 from delay_protocol.nodes.registration import COUNTED_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX
 
 CHANGES_MAX: Final = 1024
@@ -96,25 +97,7 @@ class ChangeReply(msgspec.Struct, frozen=True, kw_only=True):
     delivered before."""
 
 
-_REQUEST = msgspec.msgpack.Decoder(ChangeRequest)
-_REPLY = msgspec.msgpack.Decoder(ChangeReply)
-
-
-def encode_change(request: ChangeRequest) -> bytes:
-    """Return the body of a CHANGE; raise LocalProtocolError for what does not fit."""
-    return pack(_REQUEST, request, CHANGE_BYTES_MAX)
-
-
-def decode_change(body: bytes) -> ChangeRequest:
-    """Return what a CHANGE says; raise MalformedMetaError."""
-    return unpack(_REQUEST, body, CHANGE_BYTES_MAX)
-
-
-def encode_change_reply(reply: ChangeReply) -> bytes:
-    """Return the body of an answer to CHANGE; raise LocalProtocolError."""
-    return pack(_REPLY, reply, REPLY_BYTES_MAX)
-
-
-def decode_change_reply(body: bytes) -> ChangeReply:
-    """Return what an answer to CHANGE says; raise MalformedMetaError."""
-    return unpack(_REPLY, body, REPLY_BYTES_MAX)
+encode_change, decode_change = codec_of(Decoder(ChangeRequest), CHANGE_BYTES_MAX)
+"""Body of a CHANGE."""
+encode_change_reply, decode_change_reply = codec_of(Decoder(ChangeReply), REPLY_BYTES_MAX)
+"""Body of an answer to CHANGE."""

@@ -23,9 +23,10 @@ from typing import Annotated, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
+from msgspec.msgpack import Decoder
 
 from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
-from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.packed import codec_of
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX, Name
 
 FOLLOW_BYTES_MAX: Final = 8 * 1024
@@ -135,50 +136,16 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
 
 
-_FOLLOW = msgspec.msgpack.Decoder(Follow)
-_REPLY: msgspec.msgpack.Decoder[FollowReply] = msgspec.msgpack.Decoder(FollowReply)
-_ACK = msgspec.msgpack.Decoder(Acknowledged)
-_LEAVE = msgspec.msgpack.Decoder(Leave)
+_REPLY: Decoder[FollowReply] = Decoder(FollowReply)
 
-
-def encode_follow(follow: Follow) -> bytes:
-    """Return the body of a FOLLOW; raise LocalProtocolError for what does not fit."""
-    return pack(_FOLLOW, follow, FOLLOW_BYTES_MAX)
-
-
-def decode_follow(body: bytes) -> Follow:
-    """Return what a FOLLOW says; raise MalformedMetaError."""
-    return unpack(_FOLLOW, body, FOLLOW_BYTES_MAX)
-
-
-def encode_follow_reply(reply: FollowReply) -> bytes:
-    """Return the body of an answer to FOLLOW; raise LocalProtocolError."""
-    return pack(_REPLY, reply, FOLLOW_BYTES_MAX)
-
-
-def decode_follow_reply(body: bytes) -> FollowReply:
-    """Return what an answer to FOLLOW says; raise MalformedMetaError."""
-    return unpack(_REPLY, body, FOLLOW_BYTES_MAX)
-
-
-def encode_acknowledged(said: Acknowledged) -> bytes:
-    """Return the body of an ACK; raise LocalProtocolError."""
-    return pack(_ACK, said, FOLLOW_BYTES_MAX)
-
-
-def decode_acknowledged(body: bytes) -> Acknowledged:
-    """Return what an ACK says; raise MalformedMetaError."""
-    return unpack(_ACK, body, FOLLOW_BYTES_MAX)
-
-
-def encode_leave(said: Leave) -> bytes:
-    """Return the body of a LEAVE; raise LocalProtocolError."""
-    return pack(_LEAVE, said, FOLLOW_BYTES_MAX)
-
-
-def decode_leave(body: bytes) -> Leave:
-    """Return what a LEAVE says; raise MalformedMetaError."""
-    return unpack(_LEAVE, body, FOLLOW_BYTES_MAX)
+encode_follow, decode_follow = codec_of(Decoder(Follow), FOLLOW_BYTES_MAX)
+"""Body of a FOLLOW."""
+encode_follow_reply, decode_follow_reply = codec_of(_REPLY, FOLLOW_BYTES_MAX)
+"""Body of an answer to FOLLOW."""
+encode_acknowledged, decode_acknowledged = codec_of(Decoder(Acknowledged), FOLLOW_BYTES_MAX)
+"""Body of an ACK."""
+encode_leave, decode_leave = codec_of(Decoder(Leave), FOLLOW_BYTES_MAX)
+"""Body of a LEAVE."""
 
 
 def encode_batches_head(head: BatchesHead) -> bytes:

@@ -25,6 +25,7 @@ from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.msgpack import Decoder
 
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.nodes.controls import (
@@ -35,7 +36,7 @@ from delay_protocol.nodes.controls import (
     decode_controls,
     id_of,
 )
-from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.packed import codec_of
 from delay_protocol.nodes.registration import (
     COUNTED_MAX,
     NAME_LENGTH_MAX,
@@ -132,30 +133,12 @@ class ChangeReply(msgspec.Struct, frozen=True, kw_only=True):
     """Why the change was not made; empty if it was."""
 
 
-_WATCH = msgspec.msgpack.Decoder(NodeWatch)
-_WATCH_REPLY = msgspec.msgpack.Decoder(WatchReply)
-_CHANGE: msgspec.msgpack.Decoder[GroupChange] = msgspec.msgpack.Decoder(GroupChange)
-_CHANGE_REPLY = msgspec.msgpack.Decoder(ChangeReply)
+_CHANGE: Decoder[GroupChange] = Decoder(GroupChange)
 
-
-def encode_node_watch(asked: NodeWatch) -> bytes:
-    """Return the body of a NODE_WATCH."""
-    return pack(_WATCH, asked, NODE_BODY_BYTES_MAX)
-
-
-def decode_node_watch(body: bytes) -> NodeWatch:
-    """Return what a NODE_WATCH says; raise MalformedMetaError."""
-    return unpack(_WATCH, body, NODE_BODY_BYTES_MAX)
-
-
-def encode_watch_reply(reply: WatchReply) -> bytes:
-    """Return the body of an answer to NODE_WATCH; raise LocalProtocolError."""
-    return pack(_WATCH_REPLY, reply, NODE_BODY_BYTES_MAX)
-
-
-def decode_watch_reply(body: bytes) -> WatchReply:
-    """Return what an answer to NODE_WATCH says; raise MalformedMetaError."""
-    return unpack(_WATCH_REPLY, body, NODE_BODY_BYTES_MAX)
+encode_node_watch, decode_node_watch = codec_of(Decoder(NodeWatch), NODE_BODY_BYTES_MAX)
+"""Body of a NODE_WATCH."""
+encode_watch_reply, decode_watch_reply = codec_of(Decoder(WatchReply), NODE_BODY_BYTES_MAX)
+"""Body of an answer to NODE_WATCH."""
 
 
 def read_document(document: bytes, named: ControlsId) -> Controls:
@@ -169,21 +152,7 @@ def read_document(document: bytes, named: ControlsId) -> Controls:
     return controls
 
 
-def encode_group_change(change: GroupChange) -> bytes:
-    """Return the body of a GROUP_CHANGE; raise LocalProtocolError for what does not fit."""
-    return pack(_CHANGE, change, NODE_BODY_BYTES_MAX)
-
-
-def decode_group_change(body: bytes) -> GroupChange:
-    """Return what a GROUP_CHANGE says; raise MalformedMetaError."""
-    return unpack(_CHANGE, body, NODE_BODY_BYTES_MAX)
-
-
-def encode_change_reply(reply: ChangeReply) -> bytes:
-    """Return the body of an answer to GROUP_CHANGE; raise LocalProtocolError."""
-    return pack(_CHANGE_REPLY, reply, NODE_BODY_BYTES_MAX)
-
-
-def decode_change_reply(body: bytes) -> ChangeReply:
-    """Return what an answer to GROUP_CHANGE says; raise MalformedMetaError."""
-    return unpack(_CHANGE_REPLY, body, NODE_BODY_BYTES_MAX)
+encode_group_change, decode_group_change = codec_of(_CHANGE, NODE_BODY_BYTES_MAX)
+"""Body of a GROUP_CHANGE."""
+encode_change_reply, decode_change_reply = codec_of(Decoder(ChangeReply), NODE_BODY_BYTES_MAX)
+"""Body of an answer to GROUP_CHANGE."""

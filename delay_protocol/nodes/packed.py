@@ -1,5 +1,6 @@
 """Bodies that are one msgpack map: bounded, checked, keys skipped that a reader does not know."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -32,3 +33,16 @@ def unpack(decoder: msgspec.msgpack.Decoder[T], body: bytes, bytes_max: int) -> 
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # The last of keys that would be skipped, but are nested too deeply for that.
         raise MalformedMetaError(str(error)) from error
+
+
+def codec_of(
+    decoder: msgspec.msgpack.Decoder[T], bytes_max: int
+) -> tuple[Callable[[T], bytes], Callable[[bytes], T]]:
+    """Return what writes bodies of one kind, and what reads them.
+
+    The one raises LocalProtocolError for what does not fit, the other MalformedMetaError.
+    """
+    return (
+        lambda said: pack(decoder, said, bytes_max),
+        lambda body: unpack(decoder, body, bytes_max),
+    )

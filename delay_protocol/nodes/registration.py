@@ -14,9 +14,10 @@ from typing import Annotated, Final, Literal
 from uuid import UUID
 
 import msgspec
+from msgspec.msgpack import Decoder
 
 from delay_protocol.nodes.controls import ControlsId
-from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.packed import codec_of
 
 NODE_BODY_BYTES_MAX: Final = 96 * 1024
 """Bytes of a body: a larger one is refused unread. The largest record there can be has less, with
@@ -225,27 +226,9 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False
     """For people: what is wrong, and what would mend it."""
 
 
-_REGISTER_DECODER = msgspec.msgpack.Decoder(NodeRegister)
-_REPLY_DECODER: msgspec.msgpack.Decoder[NodeRegistered | Refused] = msgspec.msgpack.Decoder(
-    NodeRegistered | Refused
-)
+_REPLY_DECODER: Decoder[NodeRegistered | Refused] = Decoder(NodeRegistered | Refused)
 
-
-def encode_node_register(request: NodeRegister) -> bytes:
-    """Return the body of a NODE_REGISTER; raise LocalProtocolError for what does not fit."""
-    return pack(_REGISTER_DECODER, request, NODE_BODY_BYTES_MAX)
-
-
-def decode_node_register(body: bytes) -> NodeRegister:
-    """Return what a NODE_REGISTER says; raise MalformedMetaError."""
-    return unpack(_REGISTER_DECODER, body, NODE_BODY_BYTES_MAX)
-
-
-def encode_node_reply(reply: NodeRegistered | Refused) -> bytes:
-    """Return the body of an answer to NODE_REGISTER; raise LocalProtocolError."""
-    return pack(_REPLY_DECODER, reply, NODE_BODY_BYTES_MAX)
-
-
-def decode_node_reply(body: bytes) -> NodeRegistered | Refused:
-    """Return what an answer to NODE_REGISTER says; raise MalformedMetaError."""
-    return unpack(_REPLY_DECODER, body, NODE_BODY_BYTES_MAX)
+encode_node_register, decode_node_register = codec_of(Decoder(NodeRegister), NODE_BODY_BYTES_MAX)
+"""Body of a NODE_REGISTER."""
+encode_node_reply, decode_node_reply = codec_of(_REPLY_DECODER, NODE_BODY_BYTES_MAX)
+"""Body of an answer to NODE_REGISTER."""

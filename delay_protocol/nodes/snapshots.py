@@ -18,9 +18,10 @@ keys that a reader does not know are skipped.
 from typing import Annotated, Final
 
 import msgspec
+from msgspec.msgpack import Decoder
 
 from delay_protocol.nodes.following import FOLLOW_BYTES_MAX, FollowRefused, Sequence
-from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.packed import codec_of
 from delay_protocol.nodes.registration import COUNTED_MAX
 
 CHECKPOINT_NAME: Final = "checkpoint"
@@ -58,36 +59,12 @@ class SnapshotBytes(msgspec.Struct, frozen=True, kw_only=True, tag="bytes"):
 SnapshotReply = SnapshotBegun | FollowRefused
 ReadReply = SnapshotBytes | FollowRefused
 
-_BEGUN: msgspec.msgpack.Decoder[SnapshotReply] = msgspec.msgpack.Decoder(SnapshotReply)
-_READ = msgspec.msgpack.Decoder(SnapshotRead)
-_BYTES: msgspec.msgpack.Decoder[ReadReply] = msgspec.msgpack.Decoder(ReadReply)
+_BEGUN: Decoder[SnapshotReply] = Decoder(SnapshotReply)
+_BYTES: Decoder[ReadReply] = Decoder(ReadReply)
 
-
-def encode_snapshot_reply(reply: SnapshotReply) -> bytes:
-    """Return the body of an answer to SNAPSHOT; raise LocalProtocolError."""
-    return pack(_BEGUN, reply, FOLLOW_BYTES_MAX)
-
-
-def decode_snapshot_reply(body: bytes) -> SnapshotReply:
-    """Return what an answer to SNAPSHOT says; raise MalformedMetaError."""
-    return unpack(_BEGUN, body, FOLLOW_BYTES_MAX)
-
-
-def encode_snapshot_read(asked: SnapshotRead) -> bytes:
-    """Return the body of a SNAPSHOT_READ; raise LocalProtocolError."""
-    return pack(_READ, asked, FOLLOW_BYTES_MAX)
-
-
-def decode_snapshot_read(body: bytes) -> SnapshotRead:
-    """Return what a SNAPSHOT_READ asks for; raise MalformedMetaError."""
-    return unpack(_READ, body, FOLLOW_BYTES_MAX)
-
-
-def encode_read_reply(reply: ReadReply) -> bytes:
-    """Return the body of an answer to SNAPSHOT_READ; raise LocalProtocolError."""
-    return pack(_BYTES, reply, READ_BYTES_MAX + FOLLOW_BYTES_MAX)
-
-
-def decode_read_reply(body: bytes) -> ReadReply:
-    """Return what an answer to SNAPSHOT_READ says; raise MalformedMetaError."""
-    return unpack(_BYTES, body, READ_BYTES_MAX + FOLLOW_BYTES_MAX)
+encode_snapshot_reply, decode_snapshot_reply = codec_of(_BEGUN, FOLLOW_BYTES_MAX)
+"""Body of an answer to SNAPSHOT."""
+encode_snapshot_read, decode_snapshot_read = codec_of(Decoder(SnapshotRead), FOLLOW_BYTES_MAX)
+"""Body of a SNAPSHOT_READ."""
+encode_read_reply, decode_read_reply = codec_of(_BYTES, READ_BYTES_MAX + FOLLOW_BYTES_MAX)
+"""Body of an answer to SNAPSHOT_READ."""

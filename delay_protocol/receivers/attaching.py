@@ -20,8 +20,9 @@ Bodies are msgpack maps; keys that a reader does not know are skipped.
 from typing import Annotated, Final
 
 import msgspec
+from msgspec.msgpack import Decoder
 
-from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.packed import codec_of
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX, Name
 from delay_protocol.receivers.masters import PATTERNS_MAX, REGISTER_BYTES_MAX, Pattern, Tries
 
@@ -103,36 +104,11 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why it takes nothing, for people."""
 
 
-_ATTACH = msgspec.msgpack.Decoder(Attach)
-_REPLY: msgspec.msgpack.Decoder[AttachReply] = msgspec.msgpack.Decoder(AttachReply)
-_FLOW = msgspec.msgpack.Decoder(Flow)
+_REPLY: Decoder[AttachReply] = Decoder(AttachReply)
 
-
-def encode_attach(attach: Attach) -> bytes:
-    """Return the body of an ATTACH; raise LocalProtocolError for what does not fit."""
-    return pack(_ATTACH, attach, ATTACH_BYTES_MAX)
-
-
-def decode_attach(body: bytes) -> Attach:
-    """Return what an ATTACH says; raise MalformedMetaError."""
-    return unpack(_ATTACH, body, ATTACH_BYTES_MAX)
-
-
-def encode_attach_reply(reply: AttachReply) -> bytes:
-    """Return the body of an answer to ATTACH; raise LocalProtocolError."""
-    return pack(_REPLY, reply, ATTACH_BYTES_MAX)
-
-
-def decode_attach_reply(body: bytes) -> AttachReply:
-    """Return what an answer to ATTACH says; raise MalformedMetaError."""
-    return unpack(_REPLY, body, ATTACH_BYTES_MAX)
-
-
-def encode_flow(flow: Flow) -> bytes:
-    """Return the body of a FLOW; raise LocalProtocolError."""
-    return pack(_FLOW, flow, ATTACH_BYTES_MAX)
-
-
-def decode_flow(body: bytes) -> Flow:
-    """Return what a FLOW says; raise MalformedMetaError."""
-    return unpack(_FLOW, body, ATTACH_BYTES_MAX)
+encode_attach, decode_attach = codec_of(Decoder(Attach), ATTACH_BYTES_MAX)
+"""Body of an ATTACH."""
+encode_attach_reply, decode_attach_reply = codec_of(_REPLY, ATTACH_BYTES_MAX)
+"""Body of an answer to ATTACH."""
+encode_flow, decode_flow = codec_of(Decoder(Flow), ATTACH_BYTES_MAX)
+"""Body of a FLOW."""

@@ -17,9 +17,10 @@ Bodies are msgpack maps; keys that a reader does not know are skipped.
 from typing import Annotated, Final
 
 import msgspec
+from msgspec.msgpack import Decoder
 
 from delay_protocol.basics.levels import LEVELS_MAX
-from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.packed import codec_of
 from delay_protocol.nodes.registration import COUNTED_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, Name
 
 HOLD_S: Final = 20.0
@@ -99,25 +100,11 @@ class ReceiverRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", 
 
 ReceiverReply = ReceiverRegistered | ReceiverRefused
 
-_REGISTER = msgspec.msgpack.Decoder(ReceiverRegister)
-_REPLY: msgspec.msgpack.Decoder[ReceiverReply] = msgspec.msgpack.Decoder(ReceiverReply)
+_REPLY: Decoder[ReceiverReply] = Decoder(ReceiverReply)
 
-
-def encode_receiver_register(register: ReceiverRegister) -> bytes:
-    """Return the body of a RECEIVER_REGISTER; raise LocalProtocolError for what does not fit."""
-    return pack(_REGISTER, register, REGISTER_BYTES_MAX)
-
-
-def decode_receiver_register(body: bytes) -> ReceiverRegister:
-    """Return what a RECEIVER_REGISTER says; raise MalformedMetaError."""
-    return unpack(_REGISTER, body, REGISTER_BYTES_MAX)
-
-
-def encode_receiver_reply(reply: ReceiverReply) -> bytes:
-    """Return the body of its answer; raise LocalProtocolError."""
-    return pack(_REPLY, reply, REPLY_BYTES_MAX)
-
-
-def decode_receiver_reply(body: bytes) -> ReceiverReply:
-    """Return what its answer says; raise MalformedMetaError."""
-    return unpack(_REPLY, body, REPLY_BYTES_MAX)
+encode_receiver_register, decode_receiver_register = codec_of(
+    Decoder(ReceiverRegister), REGISTER_BYTES_MAX
+)
+"""Body of a RECEIVER_REGISTER."""
+encode_receiver_reply, decode_receiver_reply = codec_of(_REPLY, REPLY_BYTES_MAX)
+"""Body of its answer."""
