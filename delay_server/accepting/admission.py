@@ -215,14 +215,7 @@ class Admission:
         if not self._is_flawless(scan, body, now_ms):
             at_once_ms = now_ms if at_once_ms is None else at_once_ms
             return self._admit_one_by_one(scan, body, now_ms, into, at_once_ms)
-        into.add_request(
-            body,
-            starts=scan.starts,
-            sizes=scan.sizes,
-            due_ms=scan.due_ms,
-            id_hash=list(map(xxh3_64_intdigest, scan.ids)),
-            subjects=scan.subjects,
-        )
+        _add_all(body, scan, into)
         return Admitted(count, [])
 
     def admit_together(
@@ -250,14 +243,7 @@ class Admission:
         counts = _counts_of(bodies, scan.starts) if scan.ids else []
         if not counts or not self._is_flawless(scan, joined, now_ms):
             return []
-        into.add_request(
-            joined,
-            starts=scan.starts,
-            sizes=scan.sizes,
-            due_ms=scan.due_ms,
-            id_hash=list(map(xxh3_64_intdigest, scan.ids)),
-            subjects=scan.subjects,
-        )
+        _add_all(joined, scan, into)
         return counts
 
     def _is_flawless(self, scan: ItemScan, body: bytes, now_ms: int) -> bool:
@@ -415,6 +401,18 @@ class Admission:
         refusal = f"message rejected: illegal subject: {fault}"
         self._subjects_refused[subject] = refusal
         return refusal
+
+
+def _add_all(body: bytes, scan: ItemScan, into: Intake) -> None:
+    """Put all items of a body into the intake."""
+    into.add_request(
+        body,
+        starts=scan.starts,
+        sizes=scan.sizes,
+        due_ms=scan.due_ms,
+        id_hash=list(map(xxh3_64_intdigest, scan.ids)),
+        subjects=scan.subjects,
+    )
 
 
 def _tags_of(scan: ItemScan, index: int, body: bytes) -> bytes:

@@ -9,12 +9,12 @@ copied before the write. A batch has a subject table of its own, into which `sub
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch.columns import Columns, RecordKind
+from storage.batch.columns import LAYOUTS, Columns, RecordKind
 from storage.logs.message_log import Draft
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -63,13 +63,8 @@ class MessageBatch:
     @property
     def columns(self) -> Columns:
         """Its columns as they go into the log."""
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "due_ms": self.due_ms,
-            "id_hash": self.id_hash,
-            "size": self.size,
-            "subject": self.subject,
-        }
-        return Columns(self.subjects, arrays)
+        names = (name for name, _ in LAYOUTS[RecordKind.MESSAGE])
+        return Columns(self.subjects, {name: getattr(self, name) for name in names})
 
     def draft(self) -> Draft:
         """Return it as it goes into the log."""

@@ -363,18 +363,14 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name, address in self.brokers.items():
             require_name("the name of a broker group", name)
             place, *more = address.split(",")
-            if place == ATTACHED:
-                weight = _weight_of(name, more)
-                groups.append(
-                    BrokerGroup(name=name, host="", port=0, weight=weight, is_attached=True)
-                )
-                continue
+            is_attached = place == ATTACHED
             try:
-                host, port = parse_peer_address(place)
+                host, port = ("", 0) if is_attached else parse_peer_address(place)
             except AddressError as error:
                 raise ValueError(f"the address of broker {name!r}: {error}") from error
+            weight = _weight_of(name, more)
             groups.append(
-                BrokerGroup(name=name, host=host, port=port, weight=_weight_of(name, more))
+                BrokerGroup(name=name, host=host, port=port, weight=weight, is_attached=is_attached)
             )
         return tuple(groups)
 

@@ -32,7 +32,7 @@ same checkpoint, is taken for a fault; faults are told in the manifest, which is
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -46,7 +46,7 @@ from storage.disk.errors import (
     NotPermittedError,
     UnsupportedFormatError,
 )
-from storage.disk.spans import Span, ends_of, key_of_code, key_of_name
+from storage.disk.spans import SegmentKey, ends_of, key_of_code, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.numbered_log import list_log_files, log_file
 from storage.schedule.seals import SEALS_DIRECTORY, Seals, codes_of, read_last_seals, seals_end
@@ -64,6 +64,10 @@ _END_TRIES_MAX = 5
 _END_PATH = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
 _DIGEST_AT = b',\n"digest":"'
 """Where the digest begins, which is the last of a manifest."""
+_COUNTED = ("length", "facts_length", "rows", "last_sequence")
+_OF_STATES = (*_COUNTED, "earliest_due_ms", "facts", "last_fact")
+_OF_SEALS = (*_COUNTED, "distinct", "sealed_ms")
+"""Fields that a segment has here as the checkpoint has them, or its seal."""
 _OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 
 SpanName = Literal["minute", "hour", "day", "dead"]
@@ -457,31 +461,19 @@ class _Reading:
             return None
 
 
-def _span_name(span: Span) -> SpanName:
-    names: dict[Span, SpanName] = {
-        Span.MINUTE: "minute",
-        Span.HOUR: "hour",
-        Span.DAY: "day",
-        Span.DEAD: "dead",
+def _place_of(key: SegmentKey) -> dict[str, Any]:
+    """Return the fields that the key of a segment tells."""
+    return {
+        "file": key.path,
+        "facts_file": key.facts_path,
+        "start_minute": key.start,
+        "span": key.span.name.lower(),
     }
-    return names[span]
 
 
 def _unsealed(state: SegmentState) -> UnsealedSegment:
-    key = state.key
-    return UnsealedSegment(
-        file=key.path,
-        facts_file=key.facts_path,
-        start_minute=key.start,
-        span=_span_name(key.span),
-        length=state.length,
-        rows=state.rows,
-        last_sequence=state.last_sequence,
-        earliest_due_ms=state.earliest_due_ms,
-        facts_length=state.facts_length,
-        facts=state.facts,
-        last_fact=state.last_fact,
-    )
+    told = {name: getattr(state, name) for name in _OF_STATES}
+    return UnsealedSegment(**_place_of(state.key), **told)
 
 
 def _is_left_out(seals: Seals, deleted_from_minute: int) -> npt.NDArray[np.bool_]:
@@ -504,20 +496,12 @@ def _sealed(
         key = key_of_code(code)
         outcomes = {name: arrays[name][place] for name in _OUTCOMES if arrays[name][place]}
         yield SealedSegment(
-            file=key.path,
-            facts_file=key.facts_path,
-            start_minute=key.start,
-            span=_span_name(key.span),
-            length=arrays["length"][place],
-            facts_length=arrays["facts_length"][place],
-            rows=arrays["rows"][place],
-            distinct=arrays["distinct"][place],
-            last_sequence=arrays["last_sequence"][place],
+            **_place_of(key),
+            **{name: arrays[name][place] for name in _OF_SEALS},
             digest=f"{arrays['digest_0'][place]:016x}{arrays['digest_1'][place]:016x}",
             facts_digest=(
                 f"{arrays['facts_digest_0'][place]:016x}{arrays['facts_digest_1'][place]:016x}"
             ),
             outcomes=outcomes,
-            sealed_ms=arrays["sealed_ms"][place],
             deleted=bool(arrays["deleted"][place]),
         )
