@@ -226,7 +226,7 @@ class AttachedGroup:
             self._owner.groups_changed()
 
     def _set_rule(self, rule: GroupRule) -> None:
-        self._rule, self._bucket = rule, bucket_of(rule, trio.current_time())
+        self._rule, self._bucket = rule, bucket_of(rule)
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield all entries that wait for this group or are with a receiver."""

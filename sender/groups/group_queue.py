@@ -79,7 +79,7 @@ class GroupQueue:
     def set_rule(self, rule: GroupRule, window: Window) -> None:
         """Keep to another rate, or to none."""
         self.rule = rule
-        self._bucket = bucket_of(rule, trio.current_time())
+        self._bucket = bucket_of(rule)
         self.fit(window)
 
     def fit(self, window: Window) -> None:

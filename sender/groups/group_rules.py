@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from delay_transport.seams.leaky_bucket import LeakyBucket
 from sender.settings.errors import SettingError
 
 
@@ -35,58 +36,44 @@ _RATE_BURST_S: Final = 0.05
 second."""
 
 
-class TokenBucket:
+class TokenBucket(LeakyBucket):
     """Smooths to a rate: after a pause there is no more than a burst of saved tokens.
 
-    Times are in seconds, of any clock that does not go back.
+    A token is room for one more. Times are in seconds, of any clock that does not go back.
     """
 
-    def __init__(self, *, rate_per_s: float, burst_s: float, now: float) -> None:
+    def __init__(self, *, rate_per_s: float, burst_s: float) -> None:
         """Give `rate_per_s` tokens a second and save at most those of `burst_s` (but one)."""
-        self._rate = rate_per_s
-        self._most = max(1.0, rate_per_s * burst_s)
-        self._tokens = self._most
-        self._at = now
-
-    @property
-    def rate(self) -> float:
+        super().__init__(rate=rate_per_s, size=max(1.0, rate_per_s * burst_s))
+        self.rate = rate_per_s
         """Tokens a second."""
-        return self._rate
 
     @property
     def step(self) -> int:
         """As many tokens as are worth waiting for: half a burst."""
-        return max(1, int(self._most / 2))
+        return max(1, int(self._size / 2))
 
     def available(self, now: float) -> int:
         """Return how many whole tokens there are."""
-        self._fill(now)
-        return int(self._tokens)
+        return int(self._size - self.level(now))
 
     def take(self, count: int, now: float) -> None:
         """Take tokens, of which there must be as many."""
-        self._fill(now)
-        assert count <= self._tokens, f"{count} tokens taken of {self._tokens}"
-        self._tokens -= count
+        assert count <= self.available(now), f"{count} tokens taken of {self.available(now)}"
+        self.pour(now, count)
 
     def ready_at(self, count: int, now: float) -> float:
         """Return when there are so many tokens, or as many as there can be."""
-        self._fill(now)
-        lacking = min(count, self._most) - self._tokens
+        lacking = min(count, self._size) - (self._size - self.level(now))
         # A hair later: by then rounding must not have kept it from being whole.
         return now if lacking <= 0 else now + lacking / self._rate + _HAIR_S
-
-    def _fill(self, now: float) -> None:
-        if now > self._at:
-            self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)
-            self._at = now
 
 
 _HAIR_S: Final = 1e-6
 
 
-def bucket_of(rule: GroupRule, now: float) -> TokenBucket | None:
+def bucket_of(rule: GroupRule) -> TokenBucket | None:
     """Return a bucket for the rate of a rule, full; None where it has none."""
     if rule.rate_per_s is None:
         return None
-    return TokenBucket(rate_per_s=rule.rate_per_s, burst_s=_RATE_BURST_S, now=now)
+    return TokenBucket(rate_per_s=rule.rate_per_s, burst_s=_RATE_BURST_S)

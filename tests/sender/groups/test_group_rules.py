@@ -29,7 +29,7 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
 def test_a_bucket_never_gives_more_than_its_rate_and_one_burst(
     rate: float, burst_s: float, happens: list[tuple[float, int]]
 ) -> None:
-    bucket = TokenBucket(rate_per_s=rate, burst_s=burst_s, now=0.0)
+    bucket = TokenBucket(rate_per_s=rate, burst_s=burst_s)
     now = given_out = 0.0
     for passed_s, wanted in happens:
         now += passed_s
@@ -43,7 +43,7 @@ def test_a_bucket_never_gives_more_than_its_rate_and_one_burst(
 def test_a_bucket_has_what_it_promised_when_it_promised(
     rate: float, burst_s: float, count: int
 ) -> None:
-    bucket = TokenBucket(rate_per_s=rate, burst_s=burst_s, now=0.0)
+    bucket = TokenBucket(rate_per_s=rate, burst_s=burst_s)
     bucket.take(bucket.available(0.0), 0.0)
     count = min(count, bucket.step)
     at = bucket.ready_at(count, 0.0)
@@ -195,6 +195,6 @@ async def test_a_group_that_failed_and_is_paused_is_not_probed_with_messages() -
 
 
 def test_more_than_can_be_saved_is_not_waited_for() -> None:
-    bucket = TokenBucket(rate_per_s=10, burst_s=1, now=0.0)
+    bucket = TokenBucket(rate_per_s=10, burst_s=1)
     bucket.take(10, 0.0)
     assert bucket.ready_at(100, 0.0) == pytest.approx(1.0, abs=1e-3)
