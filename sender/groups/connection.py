@@ -117,8 +117,6 @@ class BrokerConnection:
     ) -> None:
         self.in_flight: dict[int, Request | None] = {}
         """By opaque, in the order of sending; None is a heartbeat."""
-        self.answers_unmatched = 0
-        """Frames dropped: late answers, and what answers nothing."""
         self._stream = stream
         self._source = source
         self._decoder = FrameDecoder(frame_bytes_max=answer_bytes_max)
@@ -165,7 +163,6 @@ class BrokerConnection:
                 for frame in self._decoder.frames():
                     if frame.is_response and frame.opaque == opaque:
                         return frame
-                    self.answers_unmatched += 1
                 if self._decoder.fault is not None:
                     raise self._decoder.fault
         return None
@@ -239,8 +236,8 @@ class BrokerConnection:
 
     def _match(self, frames: list[Frame]) -> None:
         for frame in frames:
+            # Late answers, and what answers nothing, are dropped.
             if not frame.is_response or frame.opaque not in self.in_flight:
-                self.answers_unmatched += 1
                 continue
             request = self.in_flight.pop(frame.opaque)
             if request is not None:

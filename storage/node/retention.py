@@ -154,8 +154,6 @@ class Retention:
         """Retired since the last durable checkpoint, which does not list them."""
         self._begun_ms: dict[str, int | None] = {}
         """When the first batch of a file was appended, where that was looked up."""
-        self.files_deleted = 0
-        """Files unlinked since the start."""
         self.copied_from: int | None = None
         """The first record that a slave has still to copy; None if none has. May be set by others,
         as may be `is_copied`. What was held leaves with the next checkpoint that there is."""
@@ -212,7 +210,6 @@ class Retention:
         self._unlisted = [file for file in self._unlisted if file not in listed]
         self._message_log.drop_before(sweep.first_sequence)
         self._seals_log.forget(sweep.seals_files)
-        self.files_deleted += len(sweep.unlink)
         for path in sweep.unlink:
             self._begun_ms.pop(path, None)
         self.look_ahead()
