@@ -1,102 +1,90 @@
 """Messages that are cancelled or moved: one at a time by the client, or all of a filter."""
 
 import asyncio
-import math
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import structlog
+from msgspec.structs import asdict
 
-from delay_client import Changed, ChangeState, Client, DelaywheelError, MessageName
-from delay_client.messages.cancel_tokens import Place, encode_token
-from delay_transport.http.problems import Problem, RequestError
-from gateway.cluster import Cluster, NoAnswerError
-from gateway.meant import CancelQuery
-from gateway.sending import RETRY_AFTER_S, SendError
-from gateway.times import rfc3339
+from delay_client import ChangeState, MessageName
+from delay_client.messages.cancel_tokens import encode_token
+from delay_transport.http.operations import Call, NoPath, Request
+from delay_transport.http.tokens import Role
+from gateway.api import API, CURL_URL, Parts, check_subject, of_message
+from gateway.cluster import Json
+from gateway.meant import DueQuery, FilterQuery, NamesPath, TokenPath, meant_message
+from gateway.refusals import ChangedMessage, ChangeError, NoAnswerError
+from gateway.times import parse_delay, parse_moment
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 FILTER_S: Final = 20.0
-"""Seconds after which a cancel by filter begins no more slices."""
+"""Seconds after which a change by filter begins no more slices."""
 
 
-class ChangedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a message that was to be cancelled or moved."""
+class MoveTo(Request, frozen=True, kw_only=True):
+    """The new time of a message."""
 
-    id: str
-    subject: str
-    state: str
-    """cancelled, moved, or why it is neither: docs/cancelling.md."""
-    due_ms: int | None
-    """When it is due, or was, in ms since 1970; of a moved one the new time."""
-    at_ms: int | None
-    """When it was delivered or changed before; since when it is being sent."""
-    to: str
-    """The broker group, or the name of receivers, of a delivery."""
-    names: dict[str, str]
-    """The state for each name of receivers that has a copy; empty where there is one message."""
-    cancel_token: str | None
-    """Names it from now on; null if its time is not known."""
+    due: str | int
+    """RFC 3339, or seconds since 1970."""
 
 
-class ChangeProblem(Problem, frozen=True, kw_only=True):
-    """The refusal to cancel or move a message."""
+class ChangeQuery(FilterQuery, frozen=True, kw_only=True):
+    """The messages that are changed."""
 
-    changed: ChangedMessage
-    """Its state."""
+    dry_run: bool = False
+    """Count them, and leave them."""
 
 
-class CancelledMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a cancel by filter, as far as it got."""
+class MoveBy(Request, frozen=True, kw_only=True):
+    """By how much messages are moved."""
+
+    by: str
+    """Later by 90s, 1h52m or PT90S; earlier with a - before it."""
+    after: dict[str, str] = {}  # noqa: RUF012 (a struct copies it)
+    """`next` of the answer before, to go on with what it began."""
+
+
+class ChangedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a change by filter, as far as it got."""
 
     states: dict[str, int]
     """Messages by the state that they came to: cancelled; pending, of a dry run; or why not."""
     complete: bool
-    """True if that was all. If not, the same request goes on."""
+    """True if that was all. If not, a cancel goes on by the same request."""
+    next: dict[str, str]
+    """By delay group that has more, where it goes on: a move needs it, or would move some twice."""
     away: dict[str, str]
-    """Delay groups that gave no answer, and why: what they have was not, or not all, cancelled."""
+    """Delay groups that gave no answer, and why: what they have was not, or not all, changed."""
 
 
-class ChangeError(RequestError):
-    """A message is not changed: it is gone, unknown, or on its way."""
-
-    def __init__(self, changed: Changed, shown: ChangedMessage) -> None:
-        code = {ChangeState.UNKNOWN: 404, ChangeState.IN_DOUBT: 503}.get(changed.state, 409)
-        parts = [f"it is {changed.state}", changed.to, changed.reason]
-        if changed.at_ms is not None:
-            parts.insert(1, rfc3339(changed.at_ms))
-        if code == 404:
-            since = rfc3339(changed.facts_since_ms)
-            parts.append(f"what became of messages is known since {since}")
-        retry_after_s = changed.retry_after_s or (RETRY_AFTER_S if code == 503 else 0)
-        super().__init__(
-            code,
-            changed.state.replace(" ", "-"),
-            ", ".join(filter(None, parts)),
-            retry_after_s=math.ceil(retry_after_s),
-        )
-        self._shown = shown
-
-    @property
-    def problem(self) -> Problem:
-        """The answer, with what became of the message."""
-        return ChangeProblem(
-            status=self.code, code=self.kind, detail=str(self), changed=self._shown
-        )
+@of_message("DELETE", "curl -X DELETE", role=Role.SEND)
+async def cancel(call: Call[Parts, TokenPath | NamesPath, DueQuery, None]) -> ChangedMessage:
+    """Cancel a message: it never comes."""
+    return await _change(call, None)
 
 
-async def change(client: Client, meant: Place, to: datetime | None) -> ChangedMessage:
-    """Cancel a message, or move it to a time, and return what it is then; raise RequestError."""
-    subject, message_id = meant.subject, meant.message_id
+@of_message("PATCH", """curl -X PATCH --json '{"due": "2026-12-24T18:00:00Z"}'""", role=Role.SEND)
+async def move(call: Call[Parts, TokenPath | NamesPath, DueQuery, MoveTo]) -> ChangedMessage:
+    """Deliver a message at another time."""
+    return await _change(call, parse_moment(str(call.body.due), "due"))
+
+
+async def _change(
+    call: Call[Parts, TokenPath | NamesPath, DueQuery, Any], to: datetime | None
+) -> ChangedMessage:
+    """Cancel a message, or move it to a time, and return what it is then."""
+    meant, client = meant_message(call.path, call.query), call.context.client
+    check_subject(call.caller, meant.subject)
     # A token has the cluster as well; without a due time there is none.
-    named = MessageName(subject, message_id) if meant.due_ms is None else encode_token(meant)
-    try:
-        if to is None:
-            changed = await client.cancel(named)
-        else:
-            changed = await client.move(named, to=to)
-    except DelaywheelError as error:
-        raise SendError(error) from error
+    named: MessageName | str = MessageName(meant.subject, meant.message_id)
+    if meant.due_ms is not None:
+        named = encode_token(meant)
+    changed = await (client.cancel(named) if to is None else client.move(named, to=to))
     due_ms = changed.due_ms
     shown = ChangedMessage(
         id=changed.message_id,
@@ -113,36 +101,64 @@ async def change(client: Client, meant: Place, to: datetime | None) -> ChangedMe
     return shown
 
 
-async def cancel_all(cluster: Cluster, query: CancelQuery) -> CancelledMessages:
-    """Cancel all messages of a filter, or count them, in slices at the master of each group.
+@API.operation(
+    "DELETE",
+    "/messages",
+    role=Role.CHANGE,
+    example=f"curl -X DELETE '{CURL_URL}/messages?subject=hello&dry_run=true'",
+)
+async def cancel_all(call: Call[Parts, NoPath, ChangeQuery, None]) -> ChangedMessages:
+    """Cancel all of a filter."""
+    return await _change_all("cancelled messages", call, {}, {})
 
-    Ends after FILTER_S with what is done by then. Raises RequestError.
+
+@API.operation(
+    "PATCH",
+    "/messages",
+    role=Role.CHANGE,
+    example=f"curl -X PATCH --json '{{\"by\": \"1h\"}}' '{CURL_URL}/messages?subject=hello'",
+)
+async def move_all(call: Call[Parts, NoPath, ChangeQuery, MoveBy]) -> ChangedMessages:
+    """Deliver all of a filter later, or earlier, by as much."""
+    by = call.body.by.strip()
+    by_ms = round(parse_delay(by.removeprefix("-"), "by") * 1000)
+    how = {"by_ms": -by_ms if by.startswith("-") else by_ms}
+    return await _change_all("moved messages", call, how, call.body.after)
+
+
+async def _change_all(
+    done: str, call: Call[Parts, NoPath, ChangeQuery, Any], how: Json, begin: Mapping[str, str]
+) -> ChangedMessages:
+    """Change all of a filter, in slices at the master of each delay group, while there is time.
+
+    begin: by delay group where it goes on; empty: all from the beginning
     """
-    after_ms, before_ms = query.times()
-    wanted = {"subject": query.subject or "*", "due_from": after_ms or 0, "due_to": before_ms}
+    query, cluster = call.query, call.context.cluster
+    check_subject(call.caller, query.subject)
+    wanted = {"subject": query.subject or "*", **query.times()}
     now = asyncio.get_running_loop().time
     until = now() + FILTER_S
-    states, away = Counter[str](), dict[str, str]()
+    states = Counter[str]()
+    left = {
+        group: begin.get(group, "")
+        for group in await cluster.groups()
+        if group in begin or not begin
+    }
 
-    async def cancel(group: str) -> bool:
-        """Cancel what a group has; return whether that was all."""
-        after = None
-        while now() < until:
-            body = wanted | {"dry_run": query.dry_run, "after": after}
+    async def change(group: str) -> Json:
+        while group in left and now() < until:
+            body = wanted | how | {"dry_run": query.dry_run, "after": left[group] or None}
             found = await cluster.ask_master(group, "POST", "messages", "change-all", body=body)
             states.update(found["states"])
-            after = found["next"]
-            if after is None:
-                return True
-        return False
+            left[group] = found["next"]
+            if found["next"] is None:
+                del left[group]
+        return {}
 
-    groups = sorted(await cluster.groups())
-    ended = await asyncio.gather(*map(cancel, groups), return_exceptions=True)
-    for group, end in zip(groups, ended, strict=True):
-        if isinstance(end, RequestError) and end.code != 400:
-            away[group] = str(end)
-        elif isinstance(end, BaseException):
-            raise end
+    away = (await cluster.of_all(change)).away
     if away and not states:
         raise NoAnswerError("; ".join(away.values()))
-    return CancelledMessages(states=states, complete=all(end is True for end in ended), away=away)
+    if not query.dry_run:
+        asked = {name: str(value)[:100] for name, value in (asdict(query) | how).items()}
+        _log.warning(done, who=call.caller.name, states=states, **asked)
+    return ChangedMessages(states=states, complete=not left, next=left, away=away)

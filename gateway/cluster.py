@@ -5,7 +5,7 @@ gives no answer is named beside the answers of the others: it may have more of w
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
@@ -17,6 +17,7 @@ from delay_transport.http.problems import Problem, RequestError
 from delay_transport.http.server_tokens import token_for_named, token_for_node
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import format_address, parse_peer_address
+from gateway.refusals import NoAnswerError
 
 ANSWER_S: Final = 20.0
 """Seconds for an answer, with the wait for a connection."""
@@ -30,17 +31,15 @@ LOOKS_MAX: Final = 32
 """Questions to all masters at a time: their answers are in memory. One more is refused."""
 GROUPS_S: Final = 1.0
 """Seconds for which it is known who is the master of which group."""
-_API: Final = ("api", "v1")
-"""Before the path at a meta server."""
 
-_OF_THE_REQUEST: Final = {400, 404, 413, 415}
+_OF_THE_REQUEST: Final = {400, 413, 415}
 """Refusals of what is asked: another server would refuse it as well."""
 _TOLD_MAX: Final = 5
 """Failures that are told where nobody answers."""
 
 Json = dict[str, Any]
 Query = Mapping[str, object]
-_NOTHING: Final[Query] = {}
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Answers(NamedTuple):
@@ -52,13 +51,6 @@ class Answers(NamedTuple):
     """Why other groups gave none, by name. The whole is complete if this is empty."""
 
 
-class NoAnswerError(RequestError):
-    """A server, or all of them, gave no answer: nothing is known of what was asked for."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(503, "unavailable", why, retry_after_s=1)
-
-
 class Cluster:
     """Asks the servers of a cluster over HTTP; used as `async with Cluster(...) as cluster`."""
 
@@ -68,7 +60,8 @@ class Cluster:
         tokens: as `read_server_tokens()` returns them; {} where the servers need none. Raises
         AddressError.
         """
-        self._metas = [_host_and_port(meta) for meta in metas]
+        self.metas = [_host_and_port(meta) for meta in metas]
+        """The one that answers first."""
         self._tokens = tokens
         self._groups: dict[str, Json] = {}
         self._known_until = 0.0
@@ -88,7 +81,12 @@ class Cluster:
         await self._session.close()
 
     async def ask_meta(
-        self, method: str, *path: str, query: Query = _NOTHING, body: object = None
+        self,
+        method: str,
+        *path: str,
+        query: Query = _NOTHING,
+        body: object = None,
+        headers: Mapping[str, str] = _NOTHING,
     ) -> Json:
         """Return the answer of the first meta server that gives one.
 
@@ -98,15 +96,16 @@ class Cluster:
         RequestError: a refusal as the meta server says it, or NoAnswerError.
         """
         why = ""
-        for meta in self._metas[:] if method == "GET" else self._metas[:1]:
+        target = _target(("api", "v1", *path), query)
+        for meta in self.metas[:] if method == "GET" else self.metas[:1]:
             try:
-                token = token_for_named(self._tokens, meta)
-                return await self._ask(meta, token, method, _target((*_API, *path), query), body)
+                shown = _bearer(token_for_named(self._tokens, meta))
+                return await self._ask(meta, method, target, body, {**headers, **shown})
             except NoAnswerError as error:
                 why = str(error)
                 # The one that answers is asked first the next time.
-                self._metas.remove(meta)
-                self._metas.append(meta)
+                self.metas.remove(meta)
+                self.metas.append(meta)
         raise NoAnswerError(f"no meta server answers: {why}")
 
     async def ask_master(
@@ -124,8 +123,8 @@ class Cluster:
             raise RequestError(404, "unknown", f"there is no delay group {group[:100]!a}")
         address = _address_of_master(record)
         try:
-            token = token_for_node(self._tokens, address)
-            return await self._ask(address, token, method, _target(path, query), body)
+            shown = _bearer(token_for_node(self._tokens, address))
+            return await self._ask(address, method, _target(path, query), body, shown)
         except RequestError as error:
             if error.code not in _OF_THE_REQUEST:
                 # Perhaps another node is the master by now.
@@ -133,13 +132,9 @@ class Cluster:
             raise
 
     async def ask_masters(
-        self,
-        method: str,
-        *path: str,
-        query_of: Callable[[str], Query] = lambda _: _NOTHING,
-        body: object = None,
+        self, *path: str, query_of: Callable[[str], Query] = lambda _: _NOTHING
     ) -> Answers:
-        """Return the answers of the masters of all delay groups.
+        """Return the answers of the masters of all delay groups to a GET.
 
         query_of: the parameters for a delay group
 
@@ -149,31 +144,34 @@ class Cluster:
         if self._looks >= LOOKS_MAX:
             why = f"{LOOKS_MAX} requests ask all delay groups just now: ask again"
             raise RequestError(429, "busy", why, retry_after_s=1)
-
-        async def ask(group: str) -> Json | RequestError:
-            try:
-                return await self.ask_master(group, method, *path, query=query_of(group), body=body)
-            except RequestError as error:
-                return error
-
-        by_group, away = dict[str, Json](), dict[str, str]()
         self._looks += 1
         try:
-            names = sorted(await self.groups())
-            answers = await asyncio.gather(*map(ask, names))
+            found = await self.of_all(
+                lambda group: self.ask_master(group, "GET", *path, query=query_of(group))
+            )
         finally:
             self._looks -= 1
-        for name, found in zip(names, answers, strict=True):
-            if not isinstance(found, RequestError):
-                by_group[name] = found
-            elif found.code in _OF_THE_REQUEST:
-                raise found
-            else:
-                away[name] = str(found)
-        if not by_group:
-            told = "; ".join(list(away.values())[:_TOLD_MAX])
+        if not found.by_group:
+            told = "; ".join(list(found.away.values())[:_TOLD_MAX])
             raise NoAnswerError(told or "no delay server has registered at the meta server yet")
-        return Answers(by_group, away)
+        return found
+
+    async def of_all(self, act: Callable[[str], Awaitable[Json]]) -> Answers:
+        """Return what `act` returns for each delay group; all are asked at the same time.
+
+        Raises RequestError for a request that is refused for what it is.
+        """
+        names = sorted(await self.groups())
+        ends = await asyncio.gather(*map(act, names), return_exceptions=True)
+        found = Answers({}, {})
+        for name, end in zip(names, ends, strict=True):
+            if isinstance(end, RequestError) and end.code not in _OF_THE_REQUEST:
+                found.away[name] = str(end)
+            elif isinstance(end, BaseException):
+                raise end
+            else:
+                found.by_group[name] = end
+        return found
 
     async def groups(self) -> Mapping[str, Json]:
         """Return the meta server's record of each delay group, by its name: a second old at most.
@@ -193,10 +191,9 @@ class Cluster:
         return self._groups
 
     async def _ask(
-        self, address: str, token: str | None, method: str, target: str, body: object
+        self, address: str, method: str, target: str, body: object, headers: dict[str, str]
     ) -> Json:
         """Return the answer of one server; raise RequestError."""
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         data = bytearray()
         try:
             async with self._session.request(
@@ -236,6 +233,10 @@ def _address_of_master(record: Json) -> str:
                 raise NoAnswerError(why) from error
     why = record["election"] or "one is elected"
     raise NoAnswerError(f"{record['name']} has no master: {why}")
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 def _target(path: Sequence[str], query: Query) -> str:

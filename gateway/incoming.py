@@ -8,38 +8,52 @@ Both make the same OutgoingMessage, and name what is wrong by its header or its 
 
 import base64
 import binascii
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from delay_client import OutgoingMessage
-from delay_transport.http.problems import BadValueError, RequestError
+from delay_transport.http.convert import convert_request
+from delay_transport.http.operations import Request
+from delay_transport.http.problems import BadValueError
 from gateway.times import parse_delay, parse_moment
 
-MESSAGES_MAX: Final = 1000
-"""Messages of one request."""
-DELAY: Final = "Delaywheel-Delay"
-NOT_BEFORE: Final = "Delaywheel-Not-Before"
-LEVEL: Final = "Delaywheel-Level"
-IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-URL: Final = "Delaywheel-Url"
 FORWARDED: Final = "Delaywheel-Header-"
 """Headers that begin so go along with the message, without this prefix."""
-KEY_LENGTH_MAX: Final = 100
-"""Characters of an idempotency key, which becomes the id of the message."""
+OWN_URL: Final = "delaywheel-url"
+"""The header of a message that names the URL that it is posted to."""
+
+Level = Annotated[int, Meta(ge=0)]
+Key = Annotated[str, Meta(min_length=1, max_length=100)]
+"""An idempotency key, which becomes the id of the message."""
+
+_HEADERS: Final = {
+    "delay": "Delaywheel-Delay",
+    "not_before": "Delaywheel-Not-Before",
+    "level": "Delaywheel-Level",
+    "id": "Idempotency-Key",
+    "url": "Delaywheel-Url",
+}
 
 
-class When(NamedTuple):
-    """When a message is due: one of them is set, or none for now."""
+class SendHeaders(Request, frozen=True, kw_only=True, rename=_HEADERS):
+    """The headers of a raw message; `Delaywheel-Header-NAME` goes along as its header NAME."""
 
-    delay_s: float | None
-    at: datetime | None
-    level: int | None
+    delay: str | None = None
+    """Deliver this long after now: 90s, 1h52m, 2d, PT90S."""
+    not_before: str | None = None
+    """Deliver at this moment: RFC 3339, or seconds since 1970."""
+    level: Level | None = None
+    """Deliver after the delay of this level of the cluster's table."""
+    id: Key | None = None
+    """Becomes the message's id, 1 to 100 characters."""
+    url: str | None = None
+    """Post it to this URL when it is due, where an operator has allowed the host."""
 
 
-class JsonMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JsonMessage(Request, frozen=True, kw_only=True):
     """A message in JSON."""
 
     subject: str
@@ -54,9 +68,9 @@ class JsonMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Deliver this long after now: 90s, 1h52m, PT90S."""
     not_before: str | int | None = None
     """Deliver at this moment: RFC 3339, or seconds since 1970."""
-    level: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    level: Level | None = None
     """Deliver after the delay of this level of the cluster's table."""
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
+    id: Key | None = None
     """Its idempotency key; one is made if there is none."""
     headers: dict[str, str] | None = None
     """Text by name, for receivers."""
@@ -64,7 +78,8 @@ class JsonMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where it is posted to, where an operator has allowed the host for its subject."""
 
 
-_BODY = msgspec.json.Decoder(list[JsonMessage] | JsonMessage)
+JsonMessages = JsonMessage | Annotated[list[JsonMessage], Meta(min_length=1, max_length=1000)]
+"""A body of JSON: one message, or a list."""
 
 
 def from_headers(subject: str, headers: Mapping[str, str], body: bytes) -> OutgoingMessage:
@@ -72,71 +87,30 @@ def from_headers(subject: str, headers: Mapping[str, str], body: bytes) -> Outgo
 
     Raises RequestError.
     """
-    delay, moment = headers.get(DELAY.lower()), headers.get(NOT_BEFORE.lower())
-    level = headers.get(LEVEL.lower())
-    when = _when(
-        {DELAY: delay, NOT_BEFORE: moment, LEVEL: level},
-        None if delay is None else parse_delay(delay, DELAY),
-        None if moment is None else parse_moment(moment, NOT_BEFORE),
-        None if level is None else _level_of(level),
-    )
+    named = {name: headers.get(name.lower()) for name in _HEADERS.values()}
+    given = {name: _text(value) for name, value in named.items() if value is not None}
     prefix = FORWARDED.lower()
     forwarded = {
-        name[len(prefix) :]: value for name, value in headers.items() if name.startswith(prefix)
+        name.removeprefix(prefix): _text(value)
+        for name, value in headers.items()
+        if name.startswith(prefix)
     }
     if "" in forwarded:
         raise BadValueError(field=FORWARDED, value="", allowed="the name of a header behind it")
-    if (url := headers.get(URL.lower())) is not None:
-        forwarded[URL.lower()] = url
-    return OutgoingMessage(
-        subject,
-        body,
-        *(when.delay_s, when.at, _key_of(headers)),
-        headers=forwarded or None,
+    asked = convert_request(given, SendHeaders, strict=False)
+    return _message(
+        *(subject, body, asked, _HEADERS.__getitem__),
+        headers=forwarded,
         content_type=headers.get("content-type"),
-        level=when.level,
     )
 
 
-def from_json(data: bytes) -> tuple[list[OutgoingMessage | RequestError], bool]:
-    """Return the messages of a body of JSON, or why one of them is none; and if it is a list.
+def from_json(given: JsonMessage, where: str = "") -> OutgoingMessage:
+    """Return the message of a struct; raise RequestError.
 
-    Raises RequestError for a body that cannot be divided into messages.
+    where: its place in a list, for sentences
     """
-    try:
-        found = _BODY.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(400, "bad-body", f"the body is no message in JSON: {error}") from error
-    if isinstance(found, JsonMessage):
-        return [_from_struct(found)], False
-    if not 1 <= len(found) <= MESSAGES_MAX:
-        raise RequestError(
-            400,
-            "bad-body",
-            f"a list of {len(found)} messages: give 1 to {MESSAGES_MAX} in a request",
-        )
-    made: list[OutgoingMessage | RequestError] = []
-    for place, one in enumerate(found):
-        try:
-            made.append(_from_struct(one, f"[{place}]."))
-        except RequestError as refusal:
-            made.append(refusal)
-    return made, True
-
-
-def _from_struct(given: JsonMessage, where: str = "") -> OutgoingMessage:
-    moment = given.not_before
-    when = _when(
-        {
-            f"{where}delay": given.delay,
-            f"{where}not_before": moment,
-            f"{where}level": given.level,
-        },
-        None if given.delay is None else parse_delay(given.delay, f"{where}delay"),
-        None if moment is None else parse_moment(str(moment), f"{where}not_before"),
-        given.level,
-    )
-    body = given.body
+    body, content_type = given.body, given.content_type
     if given.body_base64 is not None:
         if body != "":
             raise BadValueError(
@@ -150,47 +124,50 @@ def _from_struct(given: JsonMessage, where: str = "") -> OutgoingMessage:
             ) from error
     elif not isinstance(body, str):
         # As it came, not as a client of Python would write a mapping.
-        body = msgspec.json.encode(body)
-    is_value = given.body_base64 is None and not isinstance(given.body, str)
-    return OutgoingMessage(
-        given.subject,
-        body,
-        *(when.delay_s, when.at, given.id),
-        headers=given.headers
-        if given.url is None
-        else {**(given.headers or {}), URL.lower(): given.url},
-        content_type=given.content_type or ("application/json" if is_value else None),
-        level=when.level,
+        body, content_type = msgspec.json.encode(body), content_type or "application/json"
+    return _message(
+        *(given.subject, body, given, where.__add__),
+        headers=given.headers or {},
+        content_type=content_type,
     )
 
 
-def _when(
-    given: Mapping[str, object], delay_s: float | None, at: datetime | None, level: int | None
-) -> When:
-    """Return when a message is due; raise BadValueError if that is said twice."""
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) > 1:
+def _message(
+    subject: str,
+    body: bytes | str,
+    given: SendHeaders | JsonMessage,
+    shown: Callable[[str], str],
+    *,
+    headers: dict[str, str],
+    content_type: str | None,
+) -> OutgoingMessage:
+    """Return a message; raise BadValueError if more than one field says when it is due.
+
+    shown: returns what the caller calls a field
+    """
+    delay, moment, level = given.delay, given.not_before, given.level
+    times = {"delay": delay, "not_before": moment, "level": level}
+    said = [name for name, value in times.items() if value is not None]
+    if len(said) > 1:
         raise BadValueError(
-            field=names[1], value=given[names[1]], allowed=f"it or {names[0]}, not both"
+            field=shown(said[1]), value=times[said[1]], allowed=f"it or {shown(said[0])}, not both"
         )
-    return When(0.0 if not names else delay_s, at, level)
+    delay_s = None if said else 0.0
+    return OutgoingMessage(
+        subject,
+        body,
+        delay_s if delay is None else parse_delay(delay, shown("delay")),
+        None if moment is None else parse_moment(str(moment), shown("not_before")),
+        given.id,
+        headers=(headers if given.url is None else {**headers, OWN_URL: given.url}) or None,
+        content_type=content_type or None,
+        level=level,
+    )
 
 
-def _level_of(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise BadValueError(field=LEVEL, value=text, allowed="0, 1, 2 and so on")
-    return int(text[:20])
-
-
-def _key_of(headers: Mapping[str, str]) -> str | None:
-    """Return the idempotency key; it may stand in quotes, as a string of structured fields."""
-    key = headers.get(IDEMPOTENCY_KEY.lower())
-    if key is None:
-        return None
-    if len(key) > 1 and key[0] == key[-1] == '"':
-        key = key[1:-1]
-    if not 1 <= len(key) <= KEY_LENGTH_MAX:
-        raise BadValueError(
-            field=IDEMPOTENCY_KEY, value=key, allowed=f"1 to {KEY_LENGTH_MAX} characters"
-        )
-    return key
+def _text(value: str) -> str:
+    """Return a header as text: Starlette reads its bytes as Latin-1, people send UTF-8."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value

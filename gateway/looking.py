@@ -9,10 +9,13 @@ from typing import Final
 
 import msgspec
 
-from delay_client.messages.cancel_tokens import Place
+from delay_transport.http.operations import Call, NoPath
+from delay_transport.http.pages import Cursor, Limit
 from delay_transport.http.problems import BadValueError, RequestError
-from gateway.cluster import Cluster, Json, NoAnswerError
-from gateway.meant import ListQuery
+from gateway.api import API, CURL_URL, Parts, check_subject, of_message
+from gateway.cluster import Json
+from gateway.meant import DueQuery, FilterQuery, NamesPath, TokenPath, meant_message
+from gateway.refusals import NoAnswerError
 from gateway.times import rfc3339
 
 _LAST: Final = 10**18 - 1
@@ -21,6 +24,15 @@ _LAST: Final = 10**18 - 1
 _CURSOR: Final = re.compile(r"(\d{1,18})\.(\d{1,18})\.(.*)", re.ASCII | re.DOTALL)
 _Key = tuple[int, str, int]
 """Due time in ms, delay group, sequence: the order of a list."""
+
+
+class ListQuery(FilterQuery, frozen=True, kw_only=True):
+    """A page of the messages that fit."""
+
+    limit: Limit = 100
+    """Messages of a page at most."""
+    cursor: Cursor = ""
+    """`next` of the page before."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +57,14 @@ class ListPage(msgspec.Struct, frozen=True, kw_only=True):
     """Delay groups that gave no answer, and why: their messages are lacking."""
 
 
-async def find(cluster: Cluster, meant: Place) -> Found:
-    """Return where a message is, or what became of it.
-
-    Raises RequestError: 404 if it is known nowhere, NoAnswerError if a group that may know it gave
-    no answer.
-    """
+@of_message("GET", "curl")
+async def find(call: Call[Parts, TokenPath | NamesPath, DueQuery, None]) -> Found:
+    """Show what became of a message."""
+    meant = meant_message(call.path, call.query)
+    check_subject(call.caller, meant.subject)
     minute = None if meant.due_ms is None else meant.due_ms // 60_000
     asked = {"id": meant.message_id, "subject": meant.subject, "minute": minute}
-    answers, away = await cluster.ask_masters("GET", "find", query_of=lambda _: asked)
+    answers, away = await call.context.cluster.ask_masters("find", query_of=lambda _: asked)
     messages = [
         _shown(group, row) | {"id": meant.message_id}
         for group, answer in answers.items()
@@ -71,18 +82,19 @@ async def find(cluster: Cluster, meant: Place) -> Found:
     raise RequestError(404, "unknown", why)
 
 
-async def list_waiting(cluster: Cluster, query: ListQuery) -> ListPage:
-    """Return a page of the messages that wait, of all delay groups by due time.
-
-    A message that waits all the time is on one page, whatever comes and goes between two of them.
-    Raises RequestError.
-    """
-    after_ms, before_ms = query.times()
+@API.operation(
+    "GET", "/messages", name="list", example=f"curl '{CURL_URL}/messages?subject=hello&limit=10'"
+)
+async def list_waiting(call: Call[Parts, NoPath, ListQuery, None]) -> ListPage:
+    """List what waits, the first due first."""
+    # What waits all the time is on one page, whatever comes and goes between two of them.
+    query = call.query
+    check_subject(call.caller, query.subject)
+    times = query.times()
     last = _key_of(query.cursor or "0.0.")
-    times = {"due_from": after_ms, "due_to": before_ms}
     wanted = {"subject": query.subject, "limit": query.limit, "ids": True, **times}
-    answers, away = await cluster.ask_masters(
-        "GET", "list", query_of=lambda group: wanted | {"after": _behind(last, group)}
+    answers, away = await call.context.cluster.ask_masters(
+        "list", query_of=lambda group: wanted | {"after": _behind(last, group)}
     )
     rows = [
         ((row["due_ms"], group, row["sequence"]), _shown(group, row))

@@ -1,7 +1,6 @@
-"""A cluster at a glance, and what is due when: what the page shows first.
+"""A cluster at a glance: what the page shows first.
 
     overview    groups, nodes, receivers, circuits, what to do next; of each master its figures
-    timeline    how many messages are due in each minute, hour or day
     Live        the overview as a stream of events, asked for once for all who watch
 
 Lists are bounded: what is not well comes first, and `cut` has the length of what was cut.
@@ -10,14 +9,13 @@ Lists are bounded: what is not well comes first, and `cut` has the length of wha
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 
-from delay_transport.http.counts import added_rows
-from delay_transport.http.operations import Request
 from delay_transport.http.problems import RequestError
-from gateway.cluster import Answers, Cluster, Json, NoAnswerError
+from gateway.cluster import Answers, Cluster, Json
+from gateway.refusals import NoAnswerError
 
 ROWS_MAX: Final = 200
 """Rows of one list of an overview."""
@@ -51,40 +49,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The length of each list of which only the first rows are here."""
 
 
-class TimelineQuery(Request, frozen=True, kw_only=True):
-    """The messages that are counted, and how."""
-
-    subject: str = "*"
-    """A subject, or a beginning of subjects with a * behind."""
-    by: Literal["subject", "group"] = "subject"
-    """A row for each subject; or for each name of receivers, or broker groups of a subject."""
-    step: Literal["minute", "hour", "day"] = "hour"
-    """The length of a column, in UTC."""
-    columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
-    """Their number, from now on."""
-
-
-class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of messages that are due in each column."""
-
-    begin_ms: int
-    """When the first column begins, in ms since 1970."""
-    column_ms: int
-    """The length of each."""
-    rows: dict[str, Json]
-    """By name: `before` the first column, `counts`, and `later`; by group also `rate_per_s`, which
-    its receivers take. The row "" has all; "%" has what the delay servers did not count by name."""
-    complete: bool
-    """True if all groups answered, and could read all that they have."""
-    away: dict[str, str]
-    """Delay groups that gave no answer, and why: their messages are lacking."""
-
-
 async def overview(cluster: Cluster) -> Overview:
     """Return everything at a glance; raise RequestError if no meta server answers."""
     topology = await cluster.ask_meta("GET", "topology")
     try:
-        answers = await cluster.ask_masters("GET", "status")
+        answers = await cluster.ask_masters("status")
     except NoAnswerError as error:
         answers = Answers({}, {one["name"]: str(error) for one in topology["delay_groups"]})
     cut = {name: len(topology[name]) for name in _ARE_WELL if len(topology[name]) > ROWS_MAX}
@@ -98,27 +67,6 @@ async def overview(cluster: Cluster) -> Overview:
         )
         status["brokers"] = dict(brokers[:ROWS_MAX])
     return Overview(topology=topology, figures=answers.by_group, away=answers.away, cut=cut)
-
-
-async def timeline(cluster: Cluster, query: TimelineQuery, now_ms: int) -> Timeline:
-    """Return how many messages are due when; raise RequestError."""
-    step_ms = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}[query.step]
-    begin_ms = now_ms - now_ms % step_ms
-    asked = {
-        "subject": query.subject,
-        "by": query.by,
-        "step": query.step,
-        "due_from": begin_ms,
-        "due_to": begin_ms + query.columns * step_ms,
-    }
-    answers, away = await cluster.ask_masters("GET", "count", query_of=lambda _: asked)
-    return Timeline(
-        begin_ms=begin_ms,
-        column_ms=step_ms,
-        rows=added_rows(answers.values()),
-        complete=not away and all(answer["complete"] for answer in answers.values()),
-        away=away,
-    )
 
 
 class Live:

@@ -1,7 +1,6 @@
 """A gateway as a process: its client, its tokens, its HTTP port, and its end."""
 
 import asyncio
-import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,19 +11,19 @@ import structlog
 import uvloop
 
 from delay_client import Client
-from delay_transport.http.access import AccessPolicy
-from delay_transport.http.addresses import is_loopback
-from delay_transport.http.server_tokens import read_server_tokens, token_for_named
-from delay_transport.http.tokens import Tokens
-from delay_transport.seams.errors import ConfigError
+from delay_transport.http.access import HttpAccess, check_exposure
+from delay_transport.http.server_tokens import read_server_tokens
+from delay_transport.http.tokens import Role, Tokens
 from delay_transport.seams.process import allow_open_files
-from delay_transport.seams.runtime import parse_address
 from delay_transport.settings.watched_file import LOOK_S
-from gateway.app import Gateway
+from gateway.api import Parts
+from gateway.app import LIMITS, application
 from gateway.cluster import Cluster
+from gateway.overview import Live
 from gateway.server import CONNECTIONS_MAX, HttpServer
 from gateway.webhooks.following import Webhooks
 
+_TOKEN_FILE: Final = "--token-file"  # noqa: S105 (the name of an option)
 OTHER_FILES: Final = 200
 """Open files beside connections of callers: those to servers, the log."""
 
@@ -47,53 +46,32 @@ def run(
     """
     tokens = Tokens(token_file)
     tokens.read()
-    check_exposure(listen, tokens)
+    check_exposure({"--listen": listen}, tokens, _TOKEN_FILE, role=Role.SEND)
     allow_open_files(CONNECTIONS_MAX + OTHER_FILES)
     shown = {} if cluster_token_file is None else read_server_tokens(cluster_token_file)
-    webhooks = Webhooks(meta, token_for_named(shown, meta[0]))
-    uvloop.run(_serve(Cluster(meta, shown), webhooks, meta, listen, tokens))
+    uvloop.run(_serve(Cluster(meta, shown), listen, tokens))
 
 
-def check_exposure(listen: str, tokens: Tokens) -> None:
-    """Raise ConfigError if other machines could use a gateway without a token."""
-    if tokens.fault:
-        raise ConfigError(source="options", key="--token-file", reason=tokens.fault)
-    if not tokens.is_set and not is_loopback(parse_address(listen)[0]):
-        raise ConfigError(
-            source="options",
-            key="--listen",
-            reason=f"other machines can reach {listen}, and sending needs no token",
-            remedy=(
-                "run `delaywheel admin token add NAME --role send --file FILE` and give "
-                "--token-file FILE, or stay on 127.0.0.1"
-            ),
-        )
-
-
-async def _serve(
-    cluster: Cluster, webhooks: Webhooks, meta: Sequence[str], listen: str, tokens: Tokens
-) -> None:
-    async with cluster, Client(meta=list(meta), app_code="gateway") as client:
-        loop = asyncio.get_running_loop()
-        policy = AccessPolicy(tokens, own_address=listen, now=loop.time)
-        gateway = Gateway(client, cluster, policy, webhooks)
-        server = HttpServer(gateway.application(), _ready)
+async def _serve(cluster: Cluster, listen: str, tokens: Tokens) -> None:
+    async with cluster, Client(meta=cluster.metas[:], app_code="gateway") as client:
+        webhooks = Webhooks(cluster)
+        parts = Parts(client, cluster, webhooks, Live(cluster))
+        access = HttpAccess(tokens, own_address=listen, limits=LIMITS)
+        server = HttpServer(application(parts, access), _ready)
 
         def stop() -> None:
-            gateway.operating.live.end()
+            parts.live.end()
             server.stop()
 
         for ends in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(ends, stop)
+            asyncio.get_running_loop().add_signal_handler(ends, stop)
         beside = [asyncio.create_task(_keep_tokens(tokens)), asyncio.create_task(webhooks.run())]
         try:
             await server.run_at(listen)
         finally:
             for task in beside:
                 task.cancel()
-            for task in beside:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await asyncio.wait(beside)
 
 
 async def _keep_tokens(tokens: Tokens) -> None:

@@ -1,42 +1,28 @@
-"""Messages from requests to the cluster, and its receipts and refusals as answers."""
+"""Messages from requests to the cluster, and its receipts as answers."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from delay_client import (
-    Client,
-    DelayTooLong,
-    DelaywheelError,
-    FatalError,
-    IllegalSubject,
-    InvalidMessage,
-    MessageTooLarge,
-    Outcome,
-    OutgoingMessage,
-    Overloaded,
-    Receipt,
-    RetryableError,
+from delay_client import Outcome, OutgoingMessage, Receipt
+from delay_transport.http.operations import Call, NoPath, NoQuery
+from delay_transport.http.problems import RequestError
+from delay_transport.http.tokens import Role
+from gateway.api import API, CURL_URL, Parts, check_subject
+from gateway.incoming import (
+    OWN_URL,
+    JsonMessage,
+    JsonMessages,
+    SendHeaders,
+    from_headers,
+    from_json,
 )
-from delay_protocol.basics.subjects import Patterns
-from delay_transport.http.access import Caller
-from delay_transport.http.problems import Problem, RequestError
+from gateway.meant import TokenPath
+from gateway.refusals import SendError, SendProblem
 from gateway.times import rfc3339
 
-RETRY_AFTER_S: Final = 1
-"""When to send again what the cluster could not take."""
-
-_REFUSED: Final = (
-    (InvalidMessage, 400, "bad-value"),
-    (IllegalSubject, 422, "subject"),
-    (MessageTooLarge, 413, "too-large"),
-    (DelayTooLong, 422, "too-far"),
-    (FatalError, 422, "refused"),
-    (Overloaded, 429, "overloaded"),
-    (RetryableError, 503, "unavailable"),
-)
-"""Status and word for each error of the client; the first that fits."""
+LIST_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of a body of JSON with messages."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="accepted"):
@@ -54,15 +40,6 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", t
     """Whether the cluster had it already: nothing was added."""
 
 
-class SendProblem(Problem, frozen=True, kw_only=True, tag_field="outcome", tag="refused"):
-    """The refusal of a message, or of a request that has one."""
-
-    id: str = ""
-    """The message's id: give it as Idempotency-Key to send it again."""
-    maybe_kept: bool = False
-    """Whether the cluster may have kept it all the same."""
-
-
 class Accounted(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of a list of messages, in its order."""
 
@@ -74,74 +51,80 @@ class Accounted(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of each."""
 
 
-class SendError(RequestError):
-    """The cluster did not take a message."""
-
-    def __init__(self, error: DelaywheelError) -> None:
-        code, kind = next((c, k) for one, c, k in _REFUSED if isinstance(error, one))
-        super().__init__(
-            code, kind, str(error), retry_after_s=RETRY_AFTER_S if code in {429, 503} else 0
-        )
-        self._id = error.message_id or ""
-        self._maybe_kept = isinstance(error, RetryableError) and error.maybe_kept
-
-    @property
-    def problem(self) -> Problem:
-        """The answer, with the message's id."""
-        return SendProblem(
-            status=self.code,
-            code=self.kind,
-            detail=str(self),
-            id=self._id,
-            maybe_kept=self._maybe_kept,
-        )
+@API.operation(
+    "POST",
+    "/messages/{subject_or_token}",
+    code=202,
+    role=Role.SEND,
+    header_type=SendHeaders,
+    example=f"curl -d 'it works' -H 'Delaywheel-Delay: 90s' {CURL_URL}/messages/hello",
+)
+async def send(call: Call[Parts, TokenPath, NoQuery, bytes]) -> Accepted:
+    """Send a message."""
+    subject = call.path.subject_or_token
+    check_subject(call.caller, subject)
+    return await _send(call.context, from_headers(subject, call.headers, call.body))
 
 
-def check_subject(caller: Caller, subject: str) -> None:
-    """Raise RequestError if a caller's token is not for a subject, or for all with a beginning."""
-    if not Patterns(caller.subjects).take(subject):
-        raise RequestError(
-            403,
-            "role",
-            f"the token {caller.name} is not for {subject[:100]!a}: ask for another",
-        )
-
-
-async def send(client: Client, message: OutgoingMessage) -> Accepted:
-    """Return the answer for a message that is kept; raise RequestError."""
-    try:
-        return accepted(
-            await client.send(
-                message.subject,
-                message.body,
-                delay=message.delay,
-                at=message.at,
-                level=message.level,
-                message_id=message.message_id,
-                headers=message.headers,
-                content_type=message.content_type,
-            )
-        )
-    except DelaywheelError as error:
-        raise SendError(error) from error
-
-
-async def send_list(
-    client: Client, messages: Sequence[OutgoingMessage | RequestError]
-) -> Accounted:
-    """Return the outcome of each message of a list; those that are none are not sent."""
-    good = [one for one in messages if isinstance(one, OutgoingMessage)]
-    outcomes = iter(await client.send_many(good) if good else [])
+@API.operation(
+    "POST",
+    "/messages",
+    code=202,
+    role=Role.SEND,
+    body_bytes_max=LIST_BYTES_MAX,
+    example='curl --json \'[{"subject": "hello", "body": "it works", "delay": "90s"}]\' '
+    f"{CURL_URL}/messages",
+)
+async def send_json(call: Call[Parts, NoPath, NoQuery, JsonMessages]) -> Accepted | Accounted:
+    """Send a message, or a list."""
+    given, parts = call.body, call.context
+    for one in [given] if isinstance(given, JsonMessage) else given:
+        check_subject(call.caller, one.subject)
+    if isinstance(given, JsonMessage):
+        return await _send(parts, from_json(given))
+    made = [_made(parts, one, place) for place, one in enumerate(given)]
+    good = [one for one in made if isinstance(one, OutgoingMessage)]
+    outcomes = iter(await parts.client.send_many(good) if good else [])
     results = [
-        _result_of(next(outcomes)) if isinstance(one, OutgoingMessage) else _told(one)
-        for one in messages
+        _result_of(next(outcomes)) if isinstance(one, OutgoingMessage) else one for one in made
     ]
     kept = sum(isinstance(one, Accepted) for one in results)
+    parts.accepted += kept
     return Accounted(accepted=kept, refused=len(results) - kept, results=results)
 
 
-def accepted(receipt: Receipt) -> Accepted:
-    """Return the answer for a receipt."""
+async def _send(parts: Parts, message: OutgoingMessage) -> Accepted:
+    """Return the answer for a message that is kept; raise RequestError, or DelaywheelError."""
+    _check_url(parts, message)
+    receipt = await parts.client.send(**message._asdict())
+    parts.accepted += 1
+    return _accepted(receipt)
+
+
+def _made(parts: Parts, given: JsonMessage, place: int) -> OutgoingMessage | SendProblem:
+    """Return a message of a list, or why it is none."""
+    try:
+        message = from_json(given, f"[{place}].")
+        _check_url(parts, message)
+    except RequestError as refusal:
+        return SendProblem.of(refusal)
+    return message
+
+
+def _check_url(parts: Parts, message: OutgoingMessage) -> None:
+    """Raise RequestError if a message names a URL that no webhook of its subject allows."""
+    url = (message.headers or {}).get(OWN_URL)
+    if url is not None:
+        parts.webhooks.check_url(message.subject, url)
+
+
+def _result_of(outcome: Outcome) -> Accepted | SendProblem:
+    if isinstance(outcome, Receipt):
+        return _accepted(outcome)
+    return SendProblem.of(SendError(outcome))
+
+
+def _accepted(receipt: Receipt) -> Accepted:
     return Accepted(
         id=receipt.message_id,
         due=rfc3339(receipt.due_ms),
@@ -149,16 +132,3 @@ def accepted(receipt: Receipt) -> Accepted:
         cancel_token=receipt.cancel_token,
         duplicate=receipt.duplicate,
     )
-
-
-def _result_of(outcome: Outcome) -> Accepted | SendProblem:
-    if isinstance(outcome, Receipt):
-        return accepted(outcome)
-    return _told(SendError(outcome))
-
-
-def _told(error: RequestError) -> SendProblem:
-    problem = error.problem
-    if isinstance(problem, SendProblem):
-        return problem
-    return SendProblem(**{name: getattr(problem, name) for name in Problem.__struct_fields__})

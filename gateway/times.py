@@ -6,7 +6,9 @@ moment      2026-12-24T18:00:00+01:00 (RFC 3339)   1798131600 (seconds since 197
 
 import re
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from delay_transport.http.problems import BadValueError
 
@@ -21,11 +23,10 @@ _ISO: Final = re.compile(
     r"(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d{1,3})?)S)?)?",
     re.ASCII,
 )
-_UNIX: Final = re.compile(r"\d{1,17}(?:\.\d{1,3})?", re.ASCII)
 _TEXT_MAX: Final = 64
-"""Characters of a delay or a moment."""
-_UNIX_S_MAX: Final = 100_000_000_000
-"""Seconds since 1970 up to which a number is a moment, the year 5138; above, it is in ms."""
+"""Characters of a delay."""
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def parse_delay(text: str, where: str) -> float:
@@ -50,39 +51,18 @@ def parse_moment(text: str, where: str) -> datetime:
 
     where: the header or field that has it. Raises BadValueError.
     """
-    given = text.strip()
-    if len(given) <= _TEXT_MAX:
-        if _UNIX.fullmatch(given):
-            return _of_unix(given, where)
-        try:
-            moment = datetime.fromisoformat(given) if "T" in given.upper() else None
-        except ValueError:
-            moment = None
-        if moment is not None and moment.tzinfo is None:
-            raise BadValueError(
-                field=where, value=text, allowed="a time zone: add Z or an offset such as +01:00"
-            )
-        if moment is not None:
-            return moment
-    raise BadValueError(
-        field=where, value=text, allowed="2026-12-24T18:00:00Z, or seconds since 1970"
-    )
+    try:
+        return msgspec.convert(text.strip(), Moment, strict=False)
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+        raise BadValueError(
+            field=where,
+            value=text,
+            allowed="2026-12-24T18:00:00Z, also with an offset such as +01:00 for Z, or seconds, "
+            f"not milliseconds, since 1970 ({error})",
+        ) from error
 
 
 def rfc3339(ms: int) -> str:
     """Return the text of a moment in ms since 1970: RFC 3339, UTC."""
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _of_unix(given: str, where: str) -> datetime:
-    if float(given) >= _UNIX_S_MAX:
-        raise BadValueError(
-            field=where,
-            value=given,
-            allowed="seconds since 1970, such as 1798131600; this looks like milliseconds",
-        )
-    whole, _, fraction = given.partition(".")
-    return datetime.fromtimestamp(int(whole), UTC).replace(
-        microsecond=int((fraction or "0").ljust(6, "0"))
-    )

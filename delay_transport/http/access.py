@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
 import structlog
-import trio
 from starlette.requests import Request
 
 from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
@@ -33,10 +33,21 @@ answered 429. Good tokens count all the same."""
 _DENIALS_AT_ONCE: Final = 30.0
 """Wrong tokens that may come at once after a quiet time."""
 
-REQUESTS_MAX: Final = 64
-"""Requests to an API that are worked on at a time. One more is answered 503."""
-BODY_BYTES_MAX: Final = 256 * 1024
-"""Bytes of a request's body. A longer one is answered 413."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Bounds of the requests to an API."""
+
+    requests_max: int = 64
+    """Requests that are worked on at a time. One more is answered `busy_code`."""
+    bodies_bytes_max: int = 16 * 1024 * 1024
+    """Bytes of the bodies of all of them. One more is answered `busy_code`."""
+    busy_code: int = 503
+    """The status of a request that is one too many; `Retry-After` says when to ask again."""
+    body_bytes_max: int = 256 * 1024
+    """Bytes of a request's body. A longer one is answered 413."""
+    body_s: float = 5.0
+    """Seconds for the whole body of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +60,33 @@ class Caller:
     """Patterns of the subjects that it may use; none: all."""
 
 
-def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
-    """Raise ConfigError if others could administer without a token.
+def check_exposure(
+    addresses: Mapping[str, str],
+    tokens: Tokens,
+    token_key: str = "admin.token_file",  # noqa: S107 (the name of a setting)
+    *,
+    role: Role = Role.ADMIN,
+) -> None:
+    """Raise ConfigError if others could ask for anything without a token.
 
-    `addresses`: host:port by the setting that says so, of all that tell where HTTP is served.
+    addresses: host:port by the setting that says so, of all that tell where HTTP is served
+    token_key: the setting, or the option, that names the file of tokens
+    role: one that a token for it may have
     """
+    source = "options" if token_key.startswith("-") else "settings"
     if tokens.fault:
-        raise ConfigError(source="settings", key="admin.token_file", reason=tokens.fault)
+        raise ConfigError(source=source, key=token_key, reason=tokens.fault)
     if tokens.entries:
         return
     for key, address in addresses.items():
         if address and not is_loopback(parse_address(address)[0]):
             raise ConfigError(
-                source="settings",
+                source=source,
                 key=key,
-                reason=f"other machines can reach {address}, and administration needs no token",
+                reason=f"other machines can reach {address}, and no token is needed",
                 remedy=(
-                    "run `delaywheel admin token add NAME --role admin --file FILE` and set "
-                    "admin.token_file to FILE, or stay on 127.0.0.1"
+                    f"run `delaywheel admin token add NAME --role {role.value} --file FILE` and "
+                    f"set {token_key} to FILE, or stay on 127.0.0.1"
                 ),
             )
 
@@ -79,7 +99,7 @@ class AccessPolicy:
         tokens: Tokens,
         *,
         own_address: str,
-        now: Callable[[], float] = trio.current_time,
+        now: Callable[[], float] = anyio.current_time,
     ) -> None:
         """`own_address` is the host:port that HTTP is served on; `now` in seconds."""
         self._tokens = tokens
@@ -169,20 +189,18 @@ class HttpAccess:
     """Admits HTTP requests: by their tokens, and so many at a time."""
 
     def __init__(
-        self,
-        tokens: Tokens,
-        *,
-        own_address: str,
-        requests_max: int = REQUESTS_MAX,
-        body_bytes_max: int = BODY_BYTES_MAX,
+        self, tokens: Tokens, *, own_address: str, limits: HttpLimits = HttpLimits()
     ) -> None:
         """`own_address` is where HTTP is served."""
         self.tokens = tokens
         self.policy = AccessPolicy(tokens, own_address=own_address)
-        self.requests_max = requests_max
-        self.body_bytes_max = body_bytes_max
+        self.limits = limits
         self.busy = 0
         """Requests in progress."""
+        self.bodies_bytes = 0
+        """Bytes of their bodies."""
+        self.answered: Counter[str] = Counter()
+        """Answers to requests of the API, by status."""
 
     def admit(self, request: Request, needed: Role, *, is_change: bool) -> Caller:
         """Return who asks; raise RequestError."""
@@ -201,13 +219,29 @@ class HttpAccess:
         return "" if request.client is None else request.client.host
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Count a request in progress; raise RequestError if there are too many."""
-        if self.busy >= self.requests_max:
-            why = f"{self.requests_max} requests are worked on, the most at a time: ask again"
-            raise RequestError(503, "busy", why, retry_after_s=1)
+    def slot(self) -> Iterator[Callable[[bytes], None]]:
+        """Count a request in progress; raise RequestError if there are too many.
+
+        Yields what counts the body of the request, and raises RequestError as well.
+        """
+        held = 0
+
+        def hold(body: bytes) -> None:
+            nonlocal held
+            if self.bodies_bytes + len(body) > self.limits.bodies_bytes_max:
+                raise self._busy_error("bodies that long")
+            held = len(body)
+            self.bodies_bytes += held
+
+        if self.busy >= self.limits.requests_max:
+            raise self._busy_error(f"{self.limits.requests_max} requests")
         self.busy += 1
         try:
-            yield
+            yield hold
         finally:
             self.busy -= 1
+            self.bodies_bytes -= held
+
+    def _busy_error(self, what: str) -> RequestError:
+        why = f"{what} are worked on, the most at a time: ask again"
+        return RequestError(self.limits.busy_code, "busy", why, retry_after_s=1)

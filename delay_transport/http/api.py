@@ -15,19 +15,29 @@ Each API adds the refusals of its own errors. A bug is logged, and answered 500.
 caller closes the connection; a change is made to its end.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
-import trio
+import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from delay_transport.http.access import HttpAccess
-from delay_transport.http.convert import body_of, convert_request, single_values
-from delay_transport.http.operations import B, C, Call, Operation, P, Precondition, Q
-from delay_transport.http.problems import BadValueError, RequestError
+from delay_transport.http.convert import convert_request, decode_body, read_body, single_values
+from delay_transport.http.operations import (
+    B,
+    C,
+    Call,
+    Operation,
+    P,
+    Precondition,
+    Q,
+    alternatives_of,
+)
+from delay_transport.http.problems import BadValueError, Problem, RequestError
 from delay_transport.http.server import json_response, problem_of
 
 A = TypeVar("A")
@@ -54,31 +64,44 @@ class Api:
     prefix: str = ""
     refusals: Sequence[Refusal] = ()
     """The first that fits an error counts."""
+    other_refusals: Callable[[Exception], RequestError | None] = lambda _: None
+    """Returns the refusal of any other error; None for a bug."""
+    problem_types: Sequence[type[Problem]] = (Problem,)
+    """The structs of its refusals, for the document."""
+    refusal_text: str = ""
+    """What the document says of all refusals together; empty: it has a text for each status."""
     operations: list[Operation] = field(default_factory=list)
 
     def operation(
-        self, method: str, path: str, *, code: int = 200, is_versioned: bool = False
-    ) -> Callable[[Act[C, P, Q, B, A]], None]:
-        """Make an operation of a function: its structs are those of its signature."""
+        self,
+        method: str,
+        path: str,
+        **declared: Any,  # noqa: ANN401 (other fields of Operation)
+    ) -> Callable[[Act[C, P, Q, B, A]], Act[C, P, Q, B, A]]:
+        """Make an operation of a function: its structs are those of its signature.
 
-        def declare(act: Act[C, P, Q, B, A]) -> None:
-            hints = get_type_hints(act)
-            _, path_type, query_type, body_type = get_args(hints["call"])
+        A function may be several operations: of several structs for the parts of the path, it gets
+        the one whose fields they are.
+        """
+
+        def declare(act: Act[C, P, Q, B, A]) -> Act[C, P, Q, B, A]:
+            hints = get_type_hints(act, include_extras=True)
+            _, path_types, query_type, body_type = get_args(hints["call"])
+            parts = tuple(re.findall(r"{(\w+)", path))
+            signature = {
+                "name": act.__name__,
+                "summary": (act.__doc__ or "").strip(),
+                "path_type": next(
+                    one for one in alternatives_of(path_types) if one.__struct_fields__ == parts
+                ),
+                "query_type": query_type,
+                "body_type": None if body_type is type(None) else body_type,
+                "answer_type": hints["return"],
+            }
             self.operations.append(
-                Operation(
-                    method=method,
-                    path=path,
-                    name=act.__name__,
-                    summary=(act.__doc__ or "").strip(),
-                    act=act,
-                    path_type=path_type,
-                    query_type=query_type,
-                    body_type=None if body_type is type(None) else body_type,
-                    answer_type=hints["return"],
-                    code=code,
-                    is_versioned=is_versioned,
-                )
+                Operation(method=method, path=path, act=act, **signature | declared)
             )
+            return act
 
         return declare
 
@@ -100,7 +123,7 @@ class Api:
                 text = f"{error}; {refusal.hint}" if refusal.hint else str(error)
                 retry_after_s = 1 if refusal.code == 503 else 0
                 return RequestError(refusal.code, refusal.kind, text, retry_after_s=retry_after_s)
-        return None
+        return self.other_refusals(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,32 +140,39 @@ class _Endpoint(Generic[C]):
         # A HEAD is a GET whose body HTTP leaves out.
         operation = self.operations["GET" if request.method == "HEAD" else request.method]
         try:
-            return await self._answer(operation, request)
+            response = await self._answer(operation, request)
         except ClientDisconnect:
-            return Response(status_code=400)
+            response = Response(status_code=400)
         except Exception as error:
             refusal = self.api.refusal_of(error)
             if refusal is None:
                 raise
-            return problem_of(refusal)
+            response = problem_of(refusal)
+        self.access.answered[str(response.status_code)] += 1
+        return response
 
     async def _answer(self, operation: Operation, request: Request) -> Response:
         caller = self.access.admit(request, operation.needed, is_change=operation.is_change)
         context = self.context()
-        with self.access.slot():
+        with self.access.slot() as hold:
             path = convert_request(dict(request.path_params), operation.path_type, strict=False)
             query = convert_request(single_values(request), operation.query_type, strict=False)
+            # Each that is looked up in Starlette's takes some microseconds.
+            headers = dict(request.headers.items())
             precondition = Precondition()
             if operation.is_change:
-                precondition = Precondition.of(request.headers)
+                precondition = Precondition.of(headers)
             if precondition != Precondition() and not operation.is_versioned:
                 raise BadValueError(
                     field="If-Match", value="given", allowed="none: this takes no version"
                 )
             body = None
             if operation.body_type is not None:
-                most = self.access.body_bytes_max
-                body = await body_of(request, operation.body_type, bytes_max=most)
+                kind, limits = operation.body_type, self.access.limits
+                most = operation.body_bytes_max or limits.body_bytes_max
+                data = await read_body(request, kind, bytes_max=most, seconds=limits.body_s)
+                hold(data)
+                body = decode_body(data, kind)
             call = Call(
                 context=context,
                 caller=caller,
@@ -151,6 +181,7 @@ class _Endpoint(Generic[C]):
                 path=path,
                 query=query,
                 body=body,
+                headers=headers,
             )
             answer = operation.act(call)
             answer = await (answer if operation.is_change else _while_there(request, answer))
@@ -166,13 +197,13 @@ async def _while_there(request: Request, answer: Awaitable[A]) -> A:
     """Return an answer; raise ClientDisconnect, with no more work done, once its caller leaves."""
     found: list[A] = []
     failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_without, request, nursery.cancel_scope)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_cancel_without, request, tasks.cancel_scope)
         try:
             found.append(await answer)
-        except Exception as error:  # noqa: BLE001 (raised below: a nursery would wrap it)
+        except Exception as error:  # noqa: BLE001 (raised below: a group would wrap it)
             failure = error
-        nursery.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
     if not found:
@@ -180,7 +211,7 @@ async def _while_there(request: Request, answer: Awaitable[A]) -> A:
     return found[0]
 
 
-async def _cancel_without(request: Request, scope: trio.CancelScope) -> None:
+async def _cancel_without(request: Request, scope: anyio.CancelScope) -> None:
     """Cancel a scope once the caller of a request has left; its body counts for nothing."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import trio
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -69,7 +69,7 @@ def make_server_application(
     async def metrics(request: Request) -> Response:
         if not health.are_metrics_open:
             access.admit(request, Role.READ, is_change=False)
-        text = await trio.to_thread.run_sync(health.metrics().render)
+        text = await anyio.to_thread.run_sync(health.metrics().render)
         return Response(text, media_type=METRICS_TYPE)
 
     async def openapi(_: Request) -> Response:
@@ -77,13 +77,13 @@ def make_server_application(
 
     return make_application(
         [
+            *api.routes(access, context),
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/status", status),
             Route("/metrics", metrics),
             Route(f"{api.prefix}/openapi.json", openapi),
             *more,
-            *api.routes(access, context),
         ],
         document=f"{api.prefix}/openapi.json",
     )

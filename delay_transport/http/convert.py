@@ -5,17 +5,16 @@ An empty body counts as one without fields.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from contextlib import aclosing, suppress
+from functools import cache
+from typing import Any, TypeVar
 
+import anyio
 import msgspec
-import trio
 from starlette.requests import Request
 
+from delay_transport.http.operations import alternatives_of
 from delay_transport.http.problems import BadValueError, RequestError
-
-BODY_S: Final = 5.0
-"""Seconds for the whole body of a request."""
 
 B = TypeVar("B")
 
@@ -30,21 +29,38 @@ def single_values(request: Request) -> dict[str, str]:
     return values
 
 
-async def body_of(request: Request, kind: type[B], *, bytes_max: int) -> B:
-    """Return the body of a request, which is JSON and says so; raise RequestError."""
-    check_is_json(request)
-    return decode_body(await _read_body(request, bytes_max), kind)
+async def read_body(request: Request, kind: Any, *, bytes_max: int, seconds: float) -> bytes:  # noqa: ANN401 (any type that msgspec knows)
+    """Return the body of a request; raise RequestError.
+
+    It is JSON and says so, unless `kind`, its type, is bytes.
+    """
+    if kind is not bytes:
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != "application/json":
+            raise RequestError(415, "media-type", "Content-Type must be application/json")
+    too_long = RequestError(413, "too-large", f"a body has at most {bytes_max} bytes here")
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or len(length) > 18 or int(length) > bytes_max:
+        raise too_long
+    data = bytearray()
+    with anyio.move_on_after(seconds) as scope:
+        async with aclosing(request.stream()) as parts:
+            async for part in parts:
+                data += part
+                if len(data) > bytes_max:
+                    raise too_long
+    if scope.cancelled_caught:
+        raise RequestError(408, "slow", f"the body took longer than {seconds:g} s")
+    return bytes(data)
 
 
-def check_is_json(request: Request) -> None:
-    """Raise RequestError if a request does not say that its body is JSON."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json":
-        raise RequestError(415, "media-type", "Content-Type must be application/json")
-
-
-def decode_body(data: bytes, kind: type[B]) -> B:
-    """Return a body of JSON as a checked struct; raise BadValueError."""
+def decode_body(data: bytes, kind: Any) -> Any:  # noqa: ANN401 (any type that msgspec knows)
+    """Return a body, checked, and decoded if it is JSON; raise BadValueError."""
+    if kind is bytes:
+        return data
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decoder_of(kind).decode(data or b"{}")
+    # Once more, to name what is wrong.
     try:
         raw = msgspec.json.decode(data or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -54,22 +70,9 @@ def decode_body(data: bytes, kind: type[B]) -> B:
     return convert_request(raw, kind, strict=True)
 
 
-async def _read_body(request: Request, bytes_max: int) -> bytes:
-    """Return the body of a request within its limits of size and time."""
-    too_long = RequestError(413, "too-long", f"a body has at most {bytes_max} bytes here")
-    length = request.headers.get("content-length", "0")
-    if not length.isdigit() or len(length) > 18 or int(length) > bytes_max:
-        raise too_long
-    data = bytearray()
-    with trio.move_on_after(BODY_S) as scope:
-        async with aclosing(request.stream()) as parts:
-            async for part in parts:
-                data += part
-                if len(data) > bytes_max:
-                    raise too_long
-    if scope.cancelled_caught:
-        raise RequestError(408, "slow", f"the body took longer than {BODY_S:g} s")
-    return bytes(data)
+@cache
+def _decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 (any type that msgspec knows)
+    return msgspec.json.Decoder(kind)
 
 
 _AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
@@ -86,8 +89,9 @@ def convert_request(raw: object, kind: type[B], *, strict: bool) -> B:
         raise _blame(raw, kind, str(error)) from error
 
 
-def _blame(raw: object, kind: type[Any], reason: str) -> BadValueError:
-    field = ""
+def _blame(raw: object, kinds: Any, reason: str) -> BadValueError:  # noqa: ANN401 (any type that msgspec knows)
+    # A type is a struct, or begins with the one that the others have as well.
+    kind, field = alternatives_of(kinds)[0], ""
     if found := _AT.search(reason):
         field = found["path"].removeprefix(".")
         reason = reason[: found.start()]

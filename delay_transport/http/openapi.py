@@ -4,7 +4,7 @@ It is made from the operations and the structs that check requests, so it cannot
 than what is done.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -12,9 +12,11 @@ import msgspec
 
 from delay_transport.http.api import Api
 from delay_transport.http.metric_families import installed_version
-from delay_transport.http.operations import Operation
-from delay_transport.http.problems import PROBLEM_TYPE, Problem
+from delay_transport.http.operations import Operation, alternatives_of
+from delay_transport.http.problems import PROBLEM_TYPE
 from delay_transport.http.schemas import schemas_of
+
+_BINARY: Final = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "A value is not allowed: the answer names field, value and what is allowed.",
@@ -50,30 +52,24 @@ def document(api: Api) -> dict[str, Any]:
     """Return the document. Made once: that takes some tens of milliseconds."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in api.operations:
-        path = paths.setdefault(api.prefix + operation.path, {})
-        path[operation.method.lower()] = _described(operation)
-    kinds = [one.answer_type for one in api.operations]
-    kinds += [one.body_type for one in api.operations if one.body_type is not None]
-    return document_of(api.title, api.about, paths, kinds)
-
-
-def document_of(
-    title: str, about: str, paths: Mapping[str, Any], kinds: Sequence[Any]
-) -> dict[str, Any]:
-    """Return a document: its paths, and the schemas of the structs that they refer to."""
+        path = paths.setdefault(api.prefix + operation.shown_path, {})
+        path[operation.method.lower()] = _described(operation, api)
+    kinds = [kind for one in api.operations for kind in alternatives_of(one.answer_type)]
+    kinds += [one.body_type for one in api.operations if one.body_type not in {None, bytes}]
+    kinds += api.problem_types
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": title,
+            "title": api.title,
             "version": installed_version(),
-            "description": about,
+            "description": api.about,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {}],
-        "paths": dict(paths),
+        "paths": paths,
         "components": {
-            "schemas": schemas_of([*kinds, Problem])[1],
+            "schemas": schemas_of(kinds)[1],
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -91,16 +87,18 @@ def document_json(api: Api) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document(api)), indent=1)
 
 
-def _described(operation: Operation) -> dict[str, Any]:
+def _described(operation: Operation, api: Api) -> dict[str, Any]:
     refusals: tuple[int, ...] = _CHANGES if operation.is_change else _READS
+    example = f"```\n{operation.example}\n```\n" if operation.example else ""
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": f"Needs the role {operation.needed.value}.",
+        "description": f"{example}Needs the role {operation.needed.value}.",
         "tags": [operation.path.split("/")[1]],
         "parameters": [
             *parameters_of(operation.path_type, "path"),
             *parameters_of(operation.query_type, "query"),
+            *parameters_of(operation.header_type, "header"),
         ],
     }
     if operation.is_versioned:
@@ -113,18 +111,21 @@ def _described(operation: Operation) -> dict[str, Any]:
         refusals += _BODIES
         described["requestBody"] = {
             "required": True,
-            "content": content_of(operation.body_type),
+            "content": _BINARY if operation.body_type is bytes else content_of(operation.body_type),
+        }
+    problem = {"content": content_of(*api.problem_types, media_type=PROBLEM_TYPE)}
+    refused = {"default": {"description": api.refusal_text} | problem}
+    if not api.refusal_text:
+        refused = {
+            str(code): {"description": _REFUSALS[code]} | ({} if code in _BODILESS else problem)
+            for code in sorted(refusals)
         }
     described["responses"] = {
         str(operation.code): {
             "description": "As asked.",
-            "content": content_of(operation.answer_type),
+            "content": content_of(*alternatives_of(operation.answer_type)),
         }
-    } | {
-        str(code): {"description": _REFUSALS[code]}
-        | ({} if code in _BODILESS else {"content": content_of(Problem, media_type=PROBLEM_TYPE)})
-        for code in sorted(refusals)
-    }
+    } | refused
     return described
 
 

@@ -10,7 +10,8 @@ Routes, checks of requests and the OpenAPI document are made from the declaratio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Self, TypeVar
+from types import UnionType
+from typing import Any, Final, Generic, Self, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -33,6 +34,10 @@ class NoPath(Request, frozen=True, kw_only=True):
 
 class NoQuery(Request, frozen=True, kw_only=True):
     """No parameters."""
+
+
+class NoHeaders(Request, frozen=True, kw_only=True):
+    """No headers of its own."""
 
 
 C = TypeVar("C")
@@ -92,6 +97,8 @@ class Call(Generic[C, P, Q, B]):
     path: P
     query: Q
     body: B
+    headers: Mapping[str, str]
+    """Names are in lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +114,22 @@ class Operation:
     act: Callable[[Any], Awaitable[Any]]
     path_type: type[Request] = NoPath
     query_type: type[Request] = NoQuery
-    body_type: type[Any] | None = None
-    """The struct of the body; None: no body is read."""
+    body_type: Any = None
+    """The type of the body; None: no body is read; bytes: it is taken as it is."""
+    body_bytes_max: int | None = None
+    """Bytes of a body at most; None: as many as the API takes."""
+    header_type: type[Request] = NoHeaders
+    """Headers that the function reads, for the document."""
     answer_type: Any
-    """A struct, or another type that msgspec knows."""
+    """A struct, another type that msgspec knows, or a union of them."""
     code: int = 200
     """HTTP code of a successful answer."""
     is_versioned: bool = False
     """It takes If-Match and If-None-Match; other changes refuse them."""
+    role: Role | None = None
+    """The role that a caller needs; None: `read` for a GET, `admin` for others."""
+    example: str = ""
+    """A curl of it, for the document."""
 
     @property
     def is_change(self) -> bool:
@@ -124,4 +139,14 @@ class Operation:
     @property
     def needed(self) -> Role:
         """The role that a caller needs."""
-        return Role.ADMIN if self.is_change else Role.READ
+        return self.role or (Role.ADMIN if self.is_change else Role.READ)
+
+    @property
+    def shown_path(self) -> str:
+        """The path without the kinds of its parts, which are Starlette's."""
+        return re.sub(r":\w+}", "}", self.path)
+
+
+def alternatives_of(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401 (any type that msgspec knows)
+    """Return the types of a union; another type alone."""
+    return get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)

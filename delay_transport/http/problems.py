@@ -1,6 +1,6 @@
 """Refusals of HTTP requests: the error that is raised, and the struct that is answered for it."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -38,17 +38,24 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class RequestError(Exception):
     """A request is refused: `code` is the HTTP status, `kind` a word for programs."""
 
-    def __init__(self, code: int, kind: str, message: str, *, retry_after_s: int = 0) -> None:
+    def __init__(
+        self,
+        code: int,
+        kind: str,
+        message: str,
+        *,
+        retry_after_s: int = 0,
+        problem_type: type[Problem] = Problem,
+        **details: Any,  # noqa: ANN401 (fields of a struct)
+    ) -> None:
+        """Refuse a request; `details` are the other fields of `problem_type`, which is answered."""
         super().__init__(message)
         self.code = code
         self.kind = kind
         self.retry_after_s = retry_after_s
         """Seconds after which to try again; 0: trying again does not help."""
-
-    @property
-    def problem(self) -> Problem:
+        self.problem = problem_type(status=code, code=kind, detail=message, **details)
         """The answer."""
-        return Problem(status=self.code, code=self.kind, detail=str(self))
 
 
 class BadValueError(RequestError):
@@ -58,14 +65,11 @@ class BadValueError(RequestError):
         shown = f"{value!a}"
         if len(shown) > _SHOWN_MAX:
             shown = shown[:_SHOWN_MAX] + "…"
-        super().__init__(400, "bad-value", f"{field}: {shown} is not allowed: {allowed}")
-        self.field = field
-        self.value = shown
-        self.allowed = allowed
-
-    @property
-    def problem(self) -> Problem:
-        """The answer, with the field that is to blame."""
-        return msgspec.structs.replace(
-            super().problem, field=self.field, value=self.value, allowed=self.allowed
+        super().__init__(
+            400,
+            "bad-value",
+            f"{field}: {shown} is not allowed: {allowed}",
+            field=field,
+            value=shown,
+            allowed=allowed,
         )

@@ -134,6 +134,9 @@ def problem_of(error: RequestError) -> Response:
     response = Response(body, error.code, media_type=PROBLEM_TYPE)
     if error.retry_after_s:
         response.headers["Retry-After"] = str(error.retry_after_s)
+    if error.code in {408, 413}:
+        # The rest of the body would be read to its end, which may be far.
+        response.headers["Connection"] = "close"
     if error.code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -115,14 +115,12 @@ class Endpoint:
         except ValueError as error:
             message.refuse(f"webhook {self._webhook.name}: {error}")
             return
-        if not await self._pace.begin():
-            await message.release()
-            return
-        began_at = asyncio.get_running_loop().time()
-        try:
+        async with self._pace.turn() as is_given:
+            if not is_given:
+                await message.release()
+                return
+            began_at = asyncio.get_running_loop().time()
             answer = await self._post(url, message)
-        finally:
-            self._pace.end()
         self._answered[str(answer.status or "none")] += 1
         if 200 <= answer.status < 300:
             self._pace.go_on()

@@ -5,25 +5,21 @@ under its name: so several gateways share its messages.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
-import aiohttp
 import msgspec
 import structlog
-from yarl import URL
 
 from delay_client import Receiver, ReceiverConfig
 from delay_transport.http.problems import RequestError
+from gateway.cluster import Cluster
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.settings import Revealed, Webhook
 
 FOLLOW_S: Final = 3.0
 """Seconds between two questions."""
-ASK_S: Final = 10.0
-"""Seconds for an answer of the meta server."""
 CREDIT_BYTES: Final = 4 * 1024 * 1024
 """Bytes of messages that are here for each webhook and delay server: the least that may be."""
 STOP_S: Final = 20.0
@@ -43,17 +39,15 @@ class Webhooks:
 
     def __init__(
         self,
-        meta: Sequence[str],
-        token: str | None,
+        cluster: Cluster,
         *,
         receiver: Callable[[Webhook], Receiver] | None = None,
     ) -> None:
-        """`meta`: host:port of meta servers, asked in turn; `token`: one of an administrator's.
+        """`cluster`: with a token of an administrator's at the meta servers.
 
         receiver: makes the receiver of a webhook, where it is not that of the meta servers
         """
-        self._meta = deque(meta)
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._cluster = cluster
         self._receiver = receiver or self._attached
         self._known: Sequence[Webhook] | None = None
         self._running: dict[str, _Running] = {}
@@ -66,19 +60,16 @@ class Webhooks:
 
     async def run(self) -> None:
         """Follow the webhooks until it is cancelled; then bring to its end what is under way."""
-        async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(ASK_S), headers=self._headers
-        ) as session:
-            try:
-                while True:
-                    await self._follow(session)
-                    await asyncio.sleep(FOLLOW_S)
-            finally:
-                self.apply([])
-                if self._ending:
-                    await asyncio.wait(self._ending, timeout=STOP_S)
-                for task in self._ending:
-                    task.cancel()
+        try:
+            while True:
+                await self._follow()
+                await asyncio.sleep(FOLLOW_S)
+        finally:
+            self.apply([])
+            if self._ending:
+                await asyncio.wait(self._ending, timeout=STOP_S)
+            for task in self._ending:
+                task.cancel()
 
     def check_url(self, subject: str, url: str) -> None:
         """Raise RequestError unless a webhook of a subject posts to this URL."""
@@ -128,47 +119,31 @@ class Webhooks:
             name: gone for name, gone in self._gone.items() if wanted.get(name) == gone[0]
         }
 
-    async def _follow(self, session: aiohttp.ClientSession) -> None:
+    async def _follow(self) -> None:
         """Ask once, and tell the meta server which endpoints are gone."""
         trouble = ""
         try:
             for webhook, reason in list(self._gone.values()):
-                await self._ask(
-                    session,
-                    f"webhook/{quote(webhook.name, safe='')}/disable",
-                    {"reason": reason[:255]},
-                    {"If-Match": f'"{webhook.version}"'},
-                )
-            answer = await self._ask(session, "webhooks/reveal")
-            self.apply(msgspec.json.decode(answer, type=Revealed).webhooks)
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
-            trouble = str(error) or type(error).__name__
-            self._meta.rotate(-1)
+                await self._disable_at_meta(webhook, reason)
+            answer = await self._cluster.ask_meta("POST", "webhooks", "reveal")
+            self.apply(msgspec.convert(answer, Revealed).webhooks)
+        except (RequestError, msgspec.ValidationError) as error:
+            trouble = str(error)
         if trouble and trouble != self._trouble:
             _log.warning("webhooks are as they were", reason=trouble)
         self._trouble = trouble
 
-    async def _ask(
-        self,
-        session: aiohttp.ClientSession,
-        path: str,
-        body: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> bytes:
-        """Return an answer; one about a row that has another version by now is as good."""
-        url = URL(f"http://{self._meta[0]}/api/v1/{path}", encoded=True)
-        async with session.post(url, json=body, headers=headers, allow_redirects=False) as response:
-            answer = await response.read()
-            if response.status in {401, 403}:
-                raise aiohttp.ClientError(
-                    f"the meta server at {self._meta[0]} wants a token of an administrator: give "
-                    "--cluster-token-file FILE"
-                )
-            if response.status not in {200, 404, 412}:
-                raise aiohttp.ClientError(
-                    f"the meta server at {self._meta[0]} answered {response.status}"
-                )
-            return answer
+    async def _disable_at_meta(self, webhook: Webhook, reason: str) -> None:
+        """Disable a webhook; raise RequestError. One that is another by now is left."""
+        try:
+            await self._cluster.ask_meta(
+                *("POST", "webhook", webhook.name, "disable"),
+                body={"reason": reason[:255]},
+                headers={"If-Match": f'"{webhook.version}"'},
+            )
+        except RequestError as error:
+            if error.code not in {404, 412}:
+                raise
 
     def _disable(self, webhook: Webhook, reason: str) -> None:
         if webhook.name not in self._gone:
@@ -178,7 +153,7 @@ class Webhooks:
     def _attached(self, webhook: Webhook) -> Receiver:
         return Receiver(
             webhook.name,
-            meta=list(self._meta),
+            meta=self._cluster.metas[:],
             token=webhook.receiver_token,
             config=ReceiverConfig(credit_bytes=CREDIT_BYTES),
         )

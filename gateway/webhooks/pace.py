@@ -6,8 +6,12 @@ then twice as long each time, up to a minute. Retry-After says itself how long.
 """
 
 import asyncio
-from collections import deque
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
+
+import anyio
 
 PAUSE_MAX_S: Final = 60.0
 """The longest pause that no endpoint asks for."""
@@ -24,8 +28,7 @@ class Pace:
         self._interval_s = 0.0 if rate_per_s is None else 1 / rate_per_s
         self._next_at = 0.0
         self._limit = float(concurrency)
-        self._busy = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turns = anyio.CapacityLimiter(concurrency)
         self._slowed_at = 0.0
         self._pause_s = 0.0
         self.is_paused = False
@@ -36,37 +39,22 @@ class Pace:
         """Requests that there may be at a time now."""
         return int(self._limit)
 
-    async def begin(self) -> bool:
-        """Wait for a turn; return False if there is none since there is a pause."""
-        while self._busy >= self.limit and not self.is_paused:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            await waiter
-        self._busy += 1
-        try:
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[bool]:
+        """Wait for a turn, and hold it in the block; False: there is a pause, and no turn."""
+        async with self._turns:
             if self._interval_s and not self.is_paused:
                 now = asyncio.get_running_loop().time()
                 self._next_at = max(now, self._next_at + self._interval_s)
                 await asyncio.sleep(self._next_at - now)
-            is_given = not self.is_paused
-        except BaseException:
-            self.end()
-            raise
-        if not is_given:
-            self.end()
-        return is_given
-
-    def end(self) -> None:
-        """End a turn."""
-        self._busy -= 1
-        self._wake()
+            yield not self.is_paused
 
     def go_on(self) -> None:
         """Note that the endpoint took a request."""
         self._pause_s = 0.0
         if self._limit < self._most:
             self._limit = min(self._most, self._limit + 1 / self._limit)
-            self._wake()
+            self._apply()
 
     def slow_down(self, began_at: float, retry_after_s: float | None) -> float:
         """Note that an endpoint wants less; return how many seconds it is to be left alone.
@@ -81,6 +69,7 @@ class Pace:
         self._slowed_at = asyncio.get_running_loop().time()
         if self._limit > 1:
             self._limit = max(1.0, self._limit / 2)
+            self._apply()
             return 0.0
         self._pause_s = min(max(1.0, 2 * self._pause_s), PAUSE_MAX_S)
         return self._pause_s
@@ -88,16 +77,13 @@ class Pace:
     def pause(self) -> None:
         """Give no turns; who waits for one gets none."""
         self.is_paused = True
-        self._wake()
+        self._apply()
 
     def resume(self) -> None:
         """Give turns again."""
         self.is_paused = False
+        self._apply()
 
-    def _wake(self) -> None:
-        room = len(self._waiting) if self.is_paused else self.limit - self._busy
-        while self._waiting and room > 0:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                room -= 1
+    def _apply(self) -> None:
+        """Set how many may begin; in a pause all may, and get no turn."""
+        self._turns.total_tokens = math.inf if self.is_paused else self.limit

@@ -6,10 +6,8 @@ from typing import Final
 import msgspec
 from yarl import URL
 
-from gateway import incoming
+from gateway.incoming import OWN_URL
 
-OWN_URL: Final = incoming.URL.lower()
-"""The header of a message that names the URL that it is posted to."""
 URL_LENGTH_MAX: Final = 2000
 
 

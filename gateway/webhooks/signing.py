@@ -15,9 +15,8 @@ from typing import Final
 from urllib.parse import quote
 
 from delay_client import ReceivedMessage
-from gateway.incoming import FORWARDED
+from gateway.incoming import FORWARDED, OWN_URL
 from gateway.times import rfc3339
-from gateway.webhooks.settings import OWN_URL
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNFIT: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

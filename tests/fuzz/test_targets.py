@@ -46,7 +46,6 @@ EXEMPT: Final = {
     "delay_client.exchange.batches.cut_batches": "cuts what the caller sends",
     "delay_protocol.nodes.clocks.clock_fault": "compares numbers",
     "delay_transport.http.shared_secret.read_secrets": "divides a file of the operator into lines",
-    "delay_transport.http.convert.check_is_json": "compares a header with a word",
     "delay_transport.http.convert.decode_body": "a part of convert_request, which has a target",
     "delay_transport.http.server_tokens.read_server_tokens": "divides a file of the operator",
     "delay_transport.settings.watched_file.read_trusted": "reads a file, and takes nothing apart",

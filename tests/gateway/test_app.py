@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,15 @@ from starlette.types import ASGIApp, Message
 from delay_client import Overloaded, TimedOut
 from delay_client.messages.cancel_tokens import Place, encode_token
 from delay_client.testing import FakeCluster
-from delay_transport.http.access import AccessPolicy
+from delay_transport.http.access import HttpAccess, HttpLimits
 from delay_transport.http.problems import RequestError
 from delay_transport.http.tokens import Role, Token, Tokens, digest_of, encode_tokens
-from gateway import app as module
-from gateway.app import Gateway
+from gateway.api import Parts
+from gateway.app import LIMITS, application
 from gateway.cluster import Cluster
+from gateway.overview import Live
 from gateway.webhooks.following import Webhooks
+from tests.gateway.calls import parts_of
 
 
 class Answer(NamedTuple):
@@ -48,6 +51,9 @@ async def ask(
     left = list(parts or (b"",))
 
     async def receive() -> Message:
+        if not left:
+            # The caller stays.
+            await asyncio.Event().wait()
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
     async def send(message: Message) -> None:
@@ -74,7 +80,9 @@ async def ask(
 
 
 def play(
-    test: Callable[[FakeCluster, ASGIApp], Awaitable[None]], tokens: Path | None = None
+    test: Callable[[FakeCluster, ASGIApp], Awaitable[None]],
+    tokens: Path | None = None,
+    limits: HttpLimits = LIMITS,
 ) -> None:
     """Run a test with a cluster and a gateway in front of it."""
 
@@ -83,10 +91,9 @@ def play(
         async with cluster.client() as client:
             known = Tokens(tokens)
             known.read()
-            policy = AccessPolicy(known, own_address="127.0.0.1:8700", now=lambda: 0.0)
+            access = HttpAccess(known, own_address="127.0.0.1:8700", limits=limits)
             async with Cluster(["127.0.0.1:1"], {}) as servers:
-                gateway = Gateway(client, servers, policy, Webhooks([], None))
-                await test(cluster, gateway.application())
+                await test(cluster, application(parts_of(servers, client), access))
 
     asyncio.run(main())
 
@@ -154,7 +161,7 @@ def test_each_message_of_a_list_has_its_outcome() -> None:
         ("/v1/messages/a", b"", {"content_length": "5000000000"}, 413, "too-large"),
         ("/v1/messages/a", b"", {"content_length": "-1"}, 413, "too-large"),
         ("/v1/messages", b"{}", {}, 415, "media-type"),
-        ("/v1/messages", b"{}", {"content_type": "application/json"}, 400, "bad-body"),
+        ("/v1/messages", b"{}", {"content_type": "application/json"}, 400, "bad-value"),
         ("/v1/message", b"", {}, 404, "not-found"),
         ("/v1/openapi.json", b"", {}, 405, "method"),
         ("/v1/messages/a", b"", {"origin": "http://evil.example"}, 403, "origin"),
@@ -173,14 +180,13 @@ def test_what_is_wrong_is_answered_as_a_problem(
     play(test)
 
 
-def test_a_body_that_grows_beyond_its_bound_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MESSAGE_BYTES_MAX", 100)
-
+def test_a_body_that_grows_beyond_its_bound_is_not_read_on() -> None:
     async def test(_: FakeCluster, app: ASGIApp) -> None:
         answer = await ask(app, "POST", "/v1/messages/a", *[b"x" * 60] * 1000)
         assert (answer.code, answer.json["code"]) == (413, "too-large")
+        assert answer.headers["connection"] == "close"
 
-    play(test)
+    play(test, limits=replace(LIMITS, body_bytes_max=100))
 
 
 @pytest.mark.parametrize(
@@ -205,24 +211,17 @@ def test_what_passes_is_to_be_sent_again(
     play(test)
 
 
-def test_too_many_requests_and_too_many_bytes_are_to_come_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize(("limit", "code"), [("bodies_bytes_max", 202), ("requests_max", 429)])
+def test_too_many_requests_and_too_many_bytes_are_to_come_later(limit: str, code: int) -> None:
     async def test(_: FakeCluster, app: ASGIApp) -> None:
-        monkeypatch.setattr(module, "BODIES_BYTES_MAX", 3)
-        assert (await post(app, "/v1/messages/a", b"four")).code == 429
-        assert (await post(app, "/v1/messages/a", b"two")).code == 202
+        answer = await post(app, "/v1/messages/a", b"four")
+        assert (answer.code, answer.json["code"]) == (429, "busy")
+        assert answer.headers["retry-after"] == "1"
         # What was answered counts no more.
-        assert (await post(app, "/v1/messages/a", b"two")).code == 202
-        monkeypatch.setattr(module, "REQUESTS_MAX", 0)
-        answer = await post(app, "/v1/messages/a")
-        assert (answer.code, answer.json["code"], answer.headers["retry-after"]) == (
-            429,
-            "busy",
-            "1",
-        )
+        for _again in range(2):
+            assert (await post(app, "/v1/messages/a", b"two")).code == code
 
-    play(test)
+    play(test, limits=replace(LIMITS, **{limit: 3 if code == 202 else 0}))
 
 
 def test_a_token_may_do_what_its_role_and_its_subjects_say(tmp_path: Path) -> None:
@@ -261,7 +260,7 @@ def test_a_token_may_do_what_its_role_and_its_subjects_say(tmp_path: Path) -> No
         refused = await ask(app, "GET", "/metrics", authorization="Bearer shop")
         assert refused.code == 403
         seen = await ask(app, "GET", "/metrics", authorization="Bearer see")
-        assert b'delaywheel_gateway_messages_total{way="http"} 4.0' in seen.json
+        assert b"delaywheel_gateway_messages_total 4.0" in seen.json
 
     play(test, path)
 
@@ -358,9 +357,10 @@ def test_a_url_that_no_webhook_allows_is_refused_and_one_that_is_goes_along() ->
     async def main() -> None:
         cluster = FakeCluster()
         async with cluster.client() as client:
-            policy = AccessPolicy(Tokens(None), own_address="127.0.0.1:8700", now=lambda: 0.0)
+            access = HttpAccess(Tokens(None), own_address="127.0.0.1:8700", limits=LIMITS)
             servers = Cluster(["127.0.0.1:1"], {})
-            app = Gateway(client, servers, policy, Hooks([], None)).application()
+            parts = Parts(client, servers, Hooks(servers), Live(servers))
+            app = application(parts, access)
             answer = await post(app, "/v1/messages/a", Delaywheel_Url="https://bad/")
             assert (answer.code, answer.json["code"]) == (422, "url")
             answer = await post(app, "/v1/messages/a", Delaywheel_Url="https://good/")

@@ -1,8 +1,8 @@
 """gateway.changing: messages that are cancelled and moved over HTTP, and why some are not."""
 
-import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -12,9 +12,10 @@ from delay_client.testing import FakeCluster
 from delay_server.admin.changes import ChangeAll
 from delay_transport.http.problems import RequestError
 from gateway import changing as module
-from gateway.changing import CancelledMessages, cancel_all
-from gateway.cluster import Cluster, Json, NoAnswerError
-from gateway.meant import CancelQuery
+from gateway.changing import ChangedMessages
+from gateway.cluster import Cluster, Json
+from gateway.refusals import NoAnswerError
+from tests.gateway.calls import answer_of
 from tests.gateway.test_app import Answer, ask, play, post
 
 HOUR_MS = 3_600_000
@@ -116,7 +117,6 @@ def test_what_is_unknown_is_told_from_what_is_in_doubt() -> None:
         ("PATCH orders/one", b"[", (400, "bad-value"), "JSON"),
         ("PATCH orders/one", b'{"due":"90s"}', (400, "bad-value"), "due: '90s'"),
         ("PATCH orders/one", b'{"due":1,"delay":"1s"}', (400, "bad-value"), "delay"),
-        ("PATCH orders/one", b" " * 2000, (413, "too-large"), "1024 bytes"),
         ("PATCH orders/one", b'{"due":99999999999}', (422, "refused"), "limit 730"),
     ],
 )
@@ -133,10 +133,11 @@ def test_what_names_no_message_or_no_time_is_refused(
     play(test)
 
 
-class Masters:
-    """Delay servers that cancel what a filter takes, two messages in a slice."""
+class Masters(Cluster):
+    """Delay servers that change what a filter takes, two messages in a slice."""
 
     def __init__(self, **messages: int) -> None:
+        super().__init__(["127.0.0.1:1"], {})
         self.left = messages
         self.bodies: list[Json] = []
         self.faults: dict[str, RequestError] = {}
@@ -144,28 +145,38 @@ class Masters:
     async def groups(self) -> Mapping[str, Any]:
         return self.left
 
-    async def ask_master(self, group: str, *path: str, body: Json) -> Json:
+    async def ask_master(self, group: str, *path: str, body: Json) -> Json:  # type: ignore[override]
         assert path == ("POST", "messages", "change-all")
         self.bodies.append(body)
+        # It is what a delay server takes, but for the cursor.
+        msgspec.convert(body | {"after": None}, ChangeAll)
         if group in self.faults and body["after"] is not None:
             raise self.faults[group]
         done = int(body["after"] or 0)
         count = min(2, self.left[group] - done)
         more = done + count < self.left[group]
-        state = "pending" if body["dry_run"] else "cancelled"
+        state = "moved" if "by_ms" in body else "cancelled"
+        if body["dry_run"]:
+            state = "pending"
         return {"states": {state: count}, "next": str(done + count) if more else None}
 
 
-def cancelled(masters: Masters, **query: object) -> CancelledMessages:
-    wanted = msgspec.convert(query, CancelQuery)
-    return asyncio.run(cancel_all(cast(Cluster, masters), wanted))
+def cancelled(masters: Masters, **query: object) -> ChangedMessages:
+    answer: ChangedMessages = answer_of(masters, "DELETE", "/messages", urlencode(query))
+    return answer
+
+
+def shifted(masters: Masters, body: Json, **query: object) -> ChangedMessages:
+    asked = urlencode({"subject": "a"} | query)
+    answer: ChangedMessages = answer_of(masters, "PATCH", "/messages", asked, body=body)
+    return answer
 
 
 def test_all_of_a_filter_is_cancelled_in_slices() -> None:
     masters = Masters(d1=5, d2=1)
     answer = cancelled(masters, subject="orders.*", due_after="1", due_before="2")
     assert answer.states == {"cancelled": 6}
-    assert (answer.complete, answer.away) == (True, {})
+    assert (answer.complete, answer.next, answer.away) == (True, {}, {})
     assert masters.bodies[0] == {
         "subject": "orders.*",
         "due_from": 1000,
@@ -173,11 +184,29 @@ def test_all_of_a_filter_is_cancelled_in_slices() -> None:
         "dry_run": False,
         "after": None,
     }
-    # It is what a delay server takes.
-    msgspec.convert(masters.bodies[0], ChangeAll)
     assert cancelled(masters, due_before="2", dry_run=True).states == {"pending": 6}
-    msgspec.convert(masters.bodies[-1], ChangeAll)
     assert masters.bodies[-1]["dry_run"] is True
+
+
+@pytest.mark.parametrize(("by", "ms"), [("1h", HOUR_MS), ("-90s", -90_000), ("PT0.5S", 500)])
+def test_all_of_a_filter_is_moved_by_as_much(by: str, ms: int) -> None:
+    masters = Masters(d1=5, d2=1)
+    assert shifted(masters, {"by": by}).states == {"moved": 6}
+    assert {body["by_ms"] for body in masters.bodies} == {ms}
+    assert shifted(masters, {"by": by}, dry_run=True).states == {"pending": 6}
+    with pytest.raises(RequestError, match="by: 'soon' is not allowed"):
+        shifted(masters, {"by": "soon"})
+
+
+def test_a_move_that_stops_on_the_way_goes_on_where_it_was() -> None:
+    masters = Masters(d1=5, d2=1)
+    masters.faults["d1"] = NoAnswerError("d1 went away")
+    answer = shifted(masters, {"by": "1h"})
+    assert (answer.states, answer.complete) == ({"moved": 3}, False)
+    assert (answer.next, answer.away) == ({"d1": "2"}, {"d1": "d1 went away"})
+    masters.faults.clear()
+    answer = shifted(masters, {"by": "1h", "after": answer.next})
+    assert (answer.states, answer.complete, answer.next) == ({"moved": 3}, True, {})
 
 
 def test_a_group_that_fails_on_the_way_is_named_beside_what_was_done() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from delay_transport.http.problems import RequestError
 from gateway import cluster as module
-from gateway.cluster import Answers, Cluster, NoAnswerError
+from gateway.cluster import Answers, Cluster
+from gateway.refusals import NoAnswerError
 from tests.delaywheel.json_servers import Answering, answering
 from tests.ports import closed_port
 
@@ -69,12 +70,13 @@ def test_what_some_answer_comes_with_the_names_of_those_that_are_away() -> None:
         "d5": saying({"n": 5}),
         "d6": saying([1, 2]),
         "d7": "",
+        "d8": lambda *_: problem(404, "not-found", "it is another server by now"),
     }
 
     async def test(cluster: Cluster) -> None:
-        found = await cluster.ask_masters("GET", "find")
+        found = await cluster.ask_masters("find")
         assert found.by_group == {"d1": {"n": 1}, "d5": {"n": 5}}
-        assert list(found.away) == ["d2", "d3", "d4", "d6", "d7"]
+        assert list(found.away) == ["d2", "d3", "d4", "d6", "d7", "d8"]
         assert dead in found.away["d2"]
         assert "one is elected" in found.away["d3"]
         assert found.away["d4"] == "it starts"
@@ -101,25 +103,26 @@ def test_each_master_gets_its_own_parameters_and_the_body() -> None:
 
     async def test(cluster: Cluster) -> None:
         await cluster.ask_masters(
-            "POST",
             "dead letters",
             "a/ä",
             query_of=lambda name: {"after": f"{name} &", "ids": True, "subject": None},
-            body={"x": 1},
         )
+        await cluster.ask_master("d1", "POST", "requeue", body={"x": 1})
 
     with cluster_of({"d1": hear, "d2": hear}) as meta:
         play(meta, test)
-    assert sorted(seen) == [
-        ("POST", f"/dead%20letters/a%2F%C3%A4?after={name}+%26&ids=true", b'{"x":1}')
+    *asked, last = seen
+    assert sorted(asked) == [
+        ("GET", f"/dead%20letters/a%2F%C3%A4?after={name}+%26&ids=true", b"")
         for name in ("d1", "d2")
     ]
+    assert last == ("POST", "/requeue", b'{"x":1}')
 
 
 def test_a_request_that_is_wrong_is_refused_and_not_taken_for_a_group_that_is_away() -> None:
     async def test(cluster: Cluster) -> None:
         with pytest.raises(RequestError, match="limit: 0") as refused:
-            await cluster.ask_masters("GET", "list")
+            await cluster.ask_masters("list")
         assert (refused.value.code, refused.value.kind) == (400, "bad-value")
 
     wrong = lambda *_: problem(400, "bad-value", "limit: 0 is not allowed")  # noqa: E731
@@ -139,7 +142,7 @@ def test_one_that_is_slow_or_endless_holds_up_nobody_for_long(
 
     async def test(cluster: Cluster) -> None:
         began = asyncio.get_running_loop().time()
-        found = await cluster.ask_masters("GET", "list")
+        found = await cluster.ask_masters("list")
         assert asyncio.get_running_loop().time() - began < 1.5
         assert list(found.by_group) == ["good"]
         assert "more than 1000 bytes" in found.away["much"]
@@ -159,13 +162,13 @@ def test_one_look_too_many_is_to_come_later(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def test(cluster: Cluster) -> None:
         await cluster.groups()
-        looks = [asyncio.create_task(cluster.ask_masters("GET", "list")) for _ in range(2)]
+        looks = [asyncio.create_task(cluster.ask_masters("list")) for _ in range(2)]
         await asyncio.sleep(0.1)
         with pytest.raises(RequestError, match="ask again") as refused:
-            await cluster.ask_masters("GET", "list")
+            await cluster.ask_masters("list")
         assert (refused.value.code, refused.value.retry_after_s) == (429, 1)
         await asyncio.gather(*looks)
-        assert (await cluster.ask_masters("GET", "list")).away == {}
+        assert (await cluster.ask_masters("list")).away == {}
 
     with cluster_of({"d1": slow}) as meta:
         play(meta, test)
@@ -184,7 +187,7 @@ def test_a_token_goes_to_those_alone_whom_the_file_names() -> None:
         return heard
 
     async def test(cluster: Cluster) -> None:
-        await cluster.ask_masters("GET", "find")
+        await cluster.ask_masters("find")
 
     wants = lambda *_: problem(401, "token", "a token is needed")  # noqa: E731
     with answering(hear("d1", saying({}))) as first, answering(hear("d2", wants)) as second:
@@ -197,7 +200,7 @@ def test_a_token_goes_to_those_alone_whom_the_file_names() -> None:
             assert seen == {"meta": "Bearer m", "d1": "Bearer one", "d2": None}
 
             async def told(cluster: Cluster) -> None:
-                found = await cluster.ask_masters("GET", "find")
+                found = await cluster.ask_masters("find")
                 assert f"{second}: a token is needed: see --cluster-token-file" in found.away["d2"]
                 with pytest.raises(RequestError) as refused:
                     await cluster.ask_master("d2", "GET", "find")
@@ -212,7 +215,7 @@ def test_another_meta_server_is_asked_where_one_is_away() -> None:
         async with Cluster(metas, {}) as cluster:
             assert await cluster.ask_meta("GET", "topology") == {"items": [], "next": None}
             with pytest.raises(NoAnswerError, match="no delay server has registered"):
-                await cluster.ask_masters("GET", "find")
+                await cluster.ask_masters("find")
         async with Cluster(metas, {}) as cluster:
             # A change might be made twice.
             with pytest.raises(NoAnswerError):
@@ -231,13 +234,13 @@ def test_a_new_master_is_found_once_the_old_one_refuses() -> None:
     rows: list[dict[str, Any]] = []
 
     async def test(cluster: Cluster) -> None:
-        found = await cluster.ask_masters("GET", "find")
+        found = await cluster.ask_masters("find")
         assert found == Answers({"d1": {"of": "old"}}, {})
         rows[0]["nodes"][0]["http_address"] = new
         state["old"] = False
         with pytest.raises(NoAnswerError):
-            await cluster.ask_masters("GET", "find")
-        assert (await cluster.ask_masters("GET", "find")).by_group == {"d1": {"of": "new"}}
+            await cluster.ask_masters("find")
+        assert (await cluster.ask_masters("find")).by_group == {"d1": {"of": "new"}}
 
     state = {"old": True}
 

@@ -1,19 +1,19 @@
 """gateway.looking: lists of several delay groups as one, and messages that are found or not."""
 
-import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
+from urllib.parse import urlencode
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay_client.messages.cancel_tokens import Place
 from delay_transport.http.problems import BadValueError, RequestError
-from gateway.cluster import Answers, Cluster, Json, NoAnswerError
-from gateway.looking import Found, ListPage, find, list_waiting
-from gateway.meant import ListQuery
+from gateway.cluster import Answers, Json
+from gateway.looking import Found, ListPage
+from gateway.refusals import NoAnswerError
+from gateway.times import rfc3339
+from tests.gateway.calls import answer_of
 
 Row = tuple[int, int]
 """Due time and sequence."""
@@ -32,9 +32,9 @@ class Groups:
         self.complete = True
 
     async def ask_masters(
-        self, method: str, path: str, *, query_of: Callable[[str], Mapping[str, Any]]
+        self, path: str, *, query_of: Callable[[str], Mapping[str, Any]]
     ) -> Answers:
-        assert (method, path) == ("GET", "list")
+        assert path == "list"
         found = {name: self._page(name, query_of(name)) for name in sorted(self.rows)}
         for name in self.away:
             del found[name]
@@ -60,8 +60,9 @@ class Groups:
 
 
 def listed(groups: Groups, **query: object) -> ListPage:
-    wanted = msgspec.convert({"subject": "s"} | query, ListQuery)
-    return asyncio.run(list_waiting(cast(Cluster, groups), wanted))
+    given = {name: one for name, one in ({"subject": "s"} | query).items() if one is not None}
+    found: ListPage = answer_of(groups, "GET", "/messages", urlencode(given))
+    return found
 
 
 ROWS = st.dictionaries(
@@ -144,15 +145,18 @@ class Finders:
         self.asked: Mapping[str, Any] = {}
 
     async def ask_masters(
-        self, method: str, path: str, *, query_of: Callable[[str], Mapping[str, Any]]
+        self, path: str, *, query_of: Callable[[str], Mapping[str, Any]]
     ) -> Answers:
-        assert (method, path) == ("GET", "find")
+        assert path == "find"
         self.asked = query_of("d1")
         return self.answers
 
 
 def found(finders: Finders, due_ms: int | None = None) -> Found:
-    return asyncio.run(find(cast(Cluster, finders), Place(0, due_ms, "orders", "one")))
+    query = "" if due_ms is None else urlencode({"due": rfc3339(due_ms)})
+    path = "/messages/{subject}/{id}"
+    answer: Found = answer_of(finders, "GET", path, query, subject="orders", id="one")
+    return answer
 
 
 def none_there(*, complete: bool = True, since_ms: int = 1000) -> Json:

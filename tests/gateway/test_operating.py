@@ -1,22 +1,17 @@
 """gateway.operating: a dry run changes nothing, a change names what it means, and who may do it."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
+import msgspec
 import pytest
-from starlette.requests import Request
 
 from delay_transport.http.access import Caller
 from delay_transport.http.problems import RequestError
-from delay_transport.http.tokens import Role
-from gateway.cluster import Answers, Cluster, Json
-from gateway.operating import OPERATIONS, Operating
+from gateway.cluster import Answers, Json
 from gateway.overview import STREAMS_MAX
-
-ADMIN = Caller(name="ann", role=Role.ADMIN)
-ONLY_A = Caller(name="app", role=Role.ADMIN, subjects=("a",))
+from tests.gateway.calls import ADMIN, ONLY_A, answer_of, ask_operation, parts_of
 
 
 class Servers:
@@ -59,9 +54,7 @@ class Servers:
         self.changed.append((group, *path, body))
         return {"done": 4, "missing": self.missing, "damaged": []}
 
-    async def ask_masters(
-        self, _: str, __: str, query_of: Callable[[str], Mapping[str, Any]]
-    ) -> Answers:
+    async def ask_masters(self, _: str, query_of: Callable[[str], Mapping[str, Any]]) -> Answers:
         self.queries.append(dict(query_of("d1")))
         row = {"before": 1, "counts": [2], "later": 3}
         return Answers({"d1": {"rows": {"": row}}, "d2": {"rows": {}}}, {"d3": "away"})
@@ -70,29 +63,14 @@ class Servers:
 def ask(
     servers: Servers, method: str, path: str, query: str = "", caller: Caller = ADMIN, **parts: str
 ) -> Json:
-    """Ask as the application does, which has checked the role; return the JSON."""
-    scope = {
-        "type": "http",
-        "method": method,
-        "query_string": query.encode(),
-        "path_params": parts,
-        "headers": [],
-    }
-    _, act = Operating(cast(Cluster, servers)).acts()[f"/v1/{path}"][method]
-    answer = asyncio.run(cast(Any, act(Request(scope), caller)))
-    found: Json = json.loads(answer.body)
+    """Ask a caller's question, whose role is checked; return the JSON."""
+    answer = answer_of(servers, method, f"/{path}", query, caller=caller, **parts)
+    found: Json = msgspec.to_builtins(answer)
     return found
 
 
 DEAD = "dead/{delay_group}"
-PAUSE = "pauses/{subject:path}"
-
-
-def test_reading_needs_the_role_read_and_each_change_the_role_admin() -> None:
-    assert {(one.method == "GET", one.role) for one in OPERATIONS} == {
-        (True, Role.READ),
-        (False, Role.ADMIN),
-    }
+PAUSE = "pauses/{subject}"
 
 
 def test_a_dry_run_counts_and_changes_nothing() -> None:
@@ -166,10 +144,10 @@ def test_a_token_with_subjects_may_neither_see_nor_change_others() -> None:
 
 def test_one_stream_too_many_is_refused() -> None:
     async def main() -> None:
-        operating = Operating(cast(Cluster, Servers()))
-        operating.live.streams = STREAMS_MAX
+        parts = parts_of(Servers())
+        parts.live.streams = STREAMS_MAX
         with pytest.raises(RequestError) as refused:
-            await operating.watch(Request({"type": "http"}), ADMIN)
+            await ask_operation(parts, "GET", "/events")
         assert (refused.value.code, refused.value.retry_after_s) == (429, 5)
 
     asyncio.run(main())

@@ -8,8 +8,9 @@ import pytest
 
 from delay_transport.http.problems import RequestError
 from gateway import overview as module
-from gateway.cluster import Answers, Cluster, Json, NoAnswerError
-from gateway.overview import ROWS_MAX, Live, Timeline, TimelineQuery, overview, timeline
+from gateway.cluster import Answers, Cluster, Json
+from gateway.overview import ROWS_MAX, Live, overview
+from gateway.refusals import NoAnswerError
 
 
 class Servers:
@@ -38,7 +39,7 @@ class Servers:
         return dict(self.topology)
 
     async def ask_masters(
-        self, _: str, __: str, query_of: Callable[[str], Mapping[str, Any]] = lambda _: {}
+        self, _: str, query_of: Callable[[str], Mapping[str, Any]] = lambda _: {}
     ) -> Answers:
         if not self.masters:
             raise NoAnswerError("nobody answers")
@@ -70,27 +71,6 @@ def test_of_a_long_list_what_is_not_well_comes_first_and_the_rest_is_counted() -
     assert [one["name"] for one in found.topology["receivers"]][:2] == ["gone", "up"]
     assert len(found.topology["receivers"]) == len(found.figures["d1"]["brokers"]) == ROWS_MAX
     assert next(iter(found.figures["d1"]["brokers"])) == "bad"
-
-
-def test_columns_are_alike_in_all_groups_and_their_counts_are_added() -> None:
-    def row(*counts: int, rate: float | None = None) -> Json:
-        numbers = {"before": 1, "counts": list(counts), "later": 2}
-        return numbers | {"rate_per_s": rate, "rate_is_limit": True}
-
-    one = {"complete": True, "rows": {"": row(1, 2), "mail": row(1, 2, rate=5.0)}}
-    other = {"complete": True, "rows": {"": row(10, 20), "mail": row(10, 20, rate=1.0)}}
-    servers = Servers({"d1": one, "d2": other})
-    query = TimelineQuery(by="group", step="hour", columns=2)
-    found = asyncio.run(timeline(of(servers), query, 7_200_123))
-    assert servers.query["due_from"] == found.begin_ms == 7_200_000
-    assert servers.query["due_to"] == 7_200_000 + 2 * 3_600_000
-    assert found.rows["mail"]["counts"] == [11, 22]
-    assert (found.rows[""]["before"], found.rows[""]["later"]) == (2, 4)
-    assert (found.rows["mail"]["rate_per_s"], found.rows[""]["rate_per_s"]) == (6.0, None)
-    assert isinstance(found, Timeline)
-    assert found.complete
-    servers.away = {"d3": "away"}
-    assert not asyncio.run(timeline(of(servers), query, 7_200_123)).complete
 
 
 def test_however_many_watch_the_cluster_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

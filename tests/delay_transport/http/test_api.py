@@ -6,12 +6,14 @@ import pytest
 import trio
 from msgspec import Meta
 
-from delay_transport.http.access import HttpAccess
+from delay_transport.http.access import HttpAccess, HttpLimits
 from delay_transport.http.api import Api, Refusal
 from delay_transport.http.application import Health, make_server_application
 from delay_transport.http.metric_families import Exposition, build_info
+from delay_transport.http.openapi import document
 from delay_transport.http.operations import Answer, Call, NoPath, NoQuery, Request
-from delay_transport.http.tokens import Tokens
+from delay_transport.http.problems import RequestError
+from delay_transport.http.tokens import Role, Tokens
 from tests import asgi
 from tests.asgi import JSON, Caller
 from tests.delay_transport.http.rig import answer_to, serving
@@ -59,6 +61,9 @@ API = Api(
     about="Rows.",
     prefix="/api",
     refusals=(Refusal(VersionError, 412, "version"), Refusal(KeyError, 404, "not-found", "look")),
+    other_refusals=lambda error: (
+        RequestError(422, "other", str(error)) if isinstance(error, LookupError) else None
+    ),
 )
 
 
@@ -84,11 +89,48 @@ async def fail(call: Call[Rows, NoPath, NoQuery, None]) -> Shown:
     raise ZeroDivisionError(call.peer)
 
 
+class PairPath(Request, frozen=True, kw_only=True):
+    """A row of two names."""
+
+    one: Annotated[str, Meta(description="The first.")]
+    two: Annotated[str, Meta(description="The second.")]
+
+
+class Tag(Request, frozen=True, kw_only=True, rename={"tag": "X-Tag"}):
+    """A header."""
+
+    tag: Annotated[str | None, Meta(description="A tag.")] = None
+
+
+class Length(Answer, frozen=True, kw_only=True):
+    """A length."""
+
+    length: Annotated[int, Meta(description="It.")]
+
+
+@API.operation(
+    "POST",
+    "/raw/{name}",
+    role=Role.SEND,
+    header_type=Tag,
+    example="curl -d x /api/raw/a",
+    body_bytes_max=8,
+)
+@API.operation("POST", "/raw/{one}/{two:path}", name="put_raw_pair", role=Role.SEND)
+async def put_raw(call: Call[Rows, RowPath | PairPath, NoQuery, bytes]) -> Shown | Length:
+    """Take bytes."""
+    if isinstance(call.path, PairPath):
+        return Shown(version=call.context[call.path.two])
+    if "x-other" in call.headers:
+        raise LookupError(call.headers["x-other"])
+    return Length(length=len(call.body))
+
+
 class Asks(Caller):
     """Asks an application of the API."""
 
-    def __init__(self, rows: Rows, **limits: int) -> None:
-        self.access = HttpAccess(Tokens(None), own_address="", **limits)
+    def __init__(self, rows: Rows, limits: HttpLimits = HttpLimits()) -> None:  # noqa: B008
+        self.access = HttpAccess(Tokens(None), own_address="", limits=limits)
         health = Health(
             failing=list,
             status=dict,
@@ -201,7 +243,7 @@ async def test_a_change_must_say_that_it_is_json() -> None:
 
 
 async def test_a_body_is_bounded_in_bytes_and_time_whatever_its_header_says() -> None:
-    asks = Asks({}, body_bytes_max=1024)
+    asks = Asks({}, HttpLimits(body_bytes_max=1024))
     for how in (
         {"body": {"text": "x" * 2000}},
         {"pieces": [b"x" * 600] * 3, "headers": JSON},
@@ -215,8 +257,53 @@ async def test_a_body_is_bounded_in_bytes_and_time_whatever_its_header_says() ->
     assert trio.current_time() - began < 6
 
 
+async def test_bytes_are_taken_as_they_are_and_bounded_by_their_operation() -> None:
+    asks = Asks({"a/b": 7})
+    answer = await asks.ask("POST", "/api/raw/a", raw=b"\xff{")
+    assert (answer.code, answer.json) == (200, {"length": 2})
+    answer = await asks.ask("POST", "/api/raw/a", raw=b"x" * 9)
+    assert (answer.code, answer.error["code"]) == (413, "too-large")
+    # The rest of such a body is not waited for.
+    assert answer.headers["connection"] == "close"
+    answer = await asks.ask("POST", "/api/raw/x/a/b", raw=b"x" * 9)
+    assert (answer.code, answer.json) == (200, {"version": 7})
+    answer = await asks.ask("POST", "/api/raw/a", raw=b"", headers={"x-other": "so"})
+    assert (answer.code, answer.error["code"], answer.error["detail"]) == (422, "other", "so")
+    assert asks.access.answered == {"200": 2, "413": 1, "422": 1}
+
+
+async def test_bodies_of_requests_in_progress_are_bounded_together() -> None:
+    asks, codes = Asks({}, HttpLimits(bodies_bytes_max=20, busy_code=429)), list[int]()
+
+    async def ask() -> None:
+        codes.append((await asks.ask("PUT", "/api/row/a", {"text": "x"})).code)
+
+    await ask()
+    assert asks.access.bodies_bytes == 0
+    with asks.access.slot() as hold:
+        hold(b"x" * 9)
+        await ask()
+    await ask()
+    assert codes == [200, 429, 200]
+
+
+def test_the_document_has_the_example_the_headers_and_each_form_of_an_operation() -> None:
+    paths = document(API)["paths"]
+    one, pair = paths["/api/raw/{name}"]["post"], paths["/api/raw/{one}/{two}"]["post"]
+    assert one["description"] == "```\ncurl -d x /api/raw/a\n```\nNeeds the role send."
+    assert [(part["in"], part["name"]) for part in one["parameters"]] == [
+        ("path", "name"),
+        ("header", "X-Tag"),
+    ]
+    assert [part["name"] for part in pair["parameters"]] == ["one", "two"]
+    assert (one["operationId"], pair["operationId"]) == ("put_raw", "put_raw_pair")
+    assert list(one["requestBody"]["content"]) == ["*/*"]
+    schema = one["responses"]["200"]["content"]["application/json"]["schema"]
+    assert [part["$ref"].rpartition("/")[2] for part in schema["oneOf"]] == ["Shown", "Length"]
+
+
 async def test_too_much_at_a_time_is_refused_and_ends() -> None:
-    asks, codes = Asks({}, requests_max=2), []
+    asks, codes = Asks({}, HttpLimits(requests_max=2)), []
 
     async def ask() -> None:
         answer = await asks.ask("PUT", "/api/row/a", {}, stall_s=3)

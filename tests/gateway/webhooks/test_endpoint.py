@@ -15,9 +15,9 @@ import standardwebhooks
 from benchmarks.webhooks.endpoints import ILLS, Endpoints, Received
 from delay_client import Client, RetryPolicy
 from delay_client.testing import FakeCluster
+from gateway.incoming import OWN_URL
 from gateway.webhooks import endpoint as module
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.settings import OWN_URL
 from gateway.webhooks.signing import webhook_id
 from tests.gateway.webhooks.test_settings import webhook
 

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 from benchmarks.webhooks.endpoints import Endpoints
 from delay_client import Client
 from delay_client.testing import FakeCluster
-from delay_transport.http.problems import RequestError
+from delay_transport.http.problems import Problem, RequestError
+from gateway.cluster import Cluster
 from gateway.webhooks import following as module
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.following import Webhooks
@@ -36,11 +37,17 @@ class Meta:
         version = self.rows.get(name, {"version": 0})["version"] + 1
         self.rows[name] = FIELDS | {"name": name, "subjects": (name,), "version": version} | fields
 
+    def _answer(self, body: bytes) -> web.Response:
+        if self.status == 200:
+            return web.Response(body=body)
+        problem = Problem(status=self.status, code="test", detail=f"it answers {self.status}")
+        return web.Response(status=self.status, body=msgspec.json.encode(problem))
+
     async def serve(self) -> tuple[web.AppRunner, str]:
         async def reveal(request: web.Request) -> web.Response:
             self.tokens.add(request.headers.get("Authorization"))
             body = msgspec.json.encode({"webhooks": list(self.rows.values())})
-            return web.Response(status=self.status, body=body)
+            return self._answer(body)
 
         async def disable(request: web.Request) -> web.Response:
             row = self.rows[request.match_info["name"]]
@@ -48,7 +55,7 @@ class Meta:
             self.asked.append((request.path, request.headers["If-Match"], said))
             if self.status == 200:
                 row["disabled"] = said["reason"]
-            return web.Response(status=self.status, body=b"{}")
+            return self._answer(b"{}")
 
         app = web.Application()
         app.router.add_post("/api/v1/webhooks/reveal", reveal)
@@ -96,10 +103,10 @@ def play(
     async def main() -> None:
         cluster, endpoints, meta = FakeCluster(patience_s=0.2), Endpoints(), Meta()
         runner, address = await meta.serve()
-        hooks = Webhooks(
-            ["127.0.0.1:1", address], token, receiver=lambda one: cluster.receiver(one.name)
-        )
-        async with cluster.client() as client, asyncio.timeout(30):
+        # The one that does not answer has no token: each is asked with its own.
+        servers = Cluster(["127.0.0.1:1", address], {} if token is None else {address: token})
+        hooks = Webhooks(servers, receiver=lambda one: cluster.receiver(one.name))
+        async with servers, cluster.client() as client, asyncio.timeout(30):
             following = asyncio.create_task(hooks.run())
             try:
                 await test(Rig(meta, cluster, client, endpoints, hooks))
@@ -174,7 +181,7 @@ def test_an_endpoint_that_is_gone_is_disabled_at_the_meta_server_once_that_answe
     assert [one["webhook"] for one in logs if one["event"] == "webhook disabled"] == ["a/b c"]
 
 
-@pytest.mark.parametrize(("status", "said"), [(503, "answered 503"), (401, "--cluster-token-file")])
+@pytest.mark.parametrize(("status", "said"), [(503, "answers 503"), (401, "--cluster-token-file")])
 def test_webhooks_stay_as_they_are_while_no_meta_server_answers(
     monkeypatch: pytest.MonkeyPatch, status: int, said: str
 ) -> None:
@@ -223,7 +230,7 @@ def test_an_endpoint_that_ends_by_itself_is_started_again(
 def test_which_urls_a_message_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(rig: Rig) -> None:
         with pytest.raises(RequestError, match="has not heard of its webhooks yet") as early:
-            Webhooks(["127.0.0.1:1"], None).check_url("a", "https://a.example/")
+            Webhooks(Cluster(["127.0.0.1:1"], {})).check_url("a", "https://a.example/")
         assert (early.value.code, early.value.retry_after_s) == (503, 1)
         rig.meta.set("a", hosts=["a.example"])
         rig.meta.set("fixed", url="https://f.example/")

@@ -16,6 +16,11 @@ def play(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+async def has_turn(pace: Pace) -> bool:
+    async with pace.turn() as is_given:
+        return is_given
+
+
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -26,12 +31,12 @@ def test_no_more_at_a_time_than_there_may_be() -> None:
 
         async def one() -> None:
             nonlocal busy, most
-            assert await pace.begin()
-            busy += 1
-            most = max(most, busy)
-            await asyncio.sleep(0.001)
-            busy -= 1
-            pace.end()
+            async with pace.turn() as is_given:
+                assert is_given
+                busy += 1
+                most = max(most, busy)
+                await asyncio.sleep(0.001)
+                busy -= 1
 
         await asyncio.gather(*(one() for _ in range(30)))
         assert most == 3
@@ -43,8 +48,7 @@ def test_no_more_in_a_second_than_there_may_be() -> None:
     async def test() -> None:
         pace, began = Pace(10, 100.0), now()
         for _ in range(20):
-            assert await pace.begin()
-            pace.end()
+            assert await has_turn(pace)
         assert 0.15 < now() - began < 1
 
     play(test)
@@ -87,20 +91,35 @@ def test_an_endpoint_says_itself_how_long(said: float, kept: float) -> None:
 def test_who_waits_gets_no_turn_in_a_pause() -> None:
     async def test() -> None:
         pace = Pace(1, None)
-        assert await pace.begin()
-        waiting = [asyncio.create_task(pace.begin()) for _ in range(3)]
-        given_up = asyncio.create_task(pace.begin())
-        await asyncio.sleep(0)
-        given_up.cancel()
-        pace.pause()
-        assert await asyncio.gather(*waiting) == [False] * 3
-        assert not await pace.begin()
-        pace.end()
+        async with pace.turn() as is_given:
+            assert is_given
+            waiting = [asyncio.create_task(has_turn(pace)) for _ in range(3)]
+            given_up = asyncio.create_task(has_turn(pace))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            pace.pause()
+            assert await asyncio.gather(*waiting) == [False] * 3
+            assert not await asyncio.create_task(has_turn(pace))
         pace.resume()
-        assert await pace.begin()
-        waiter = asyncio.create_task(pace.begin())
-        await asyncio.sleep(0)
-        pace.end()
+        async with pace.turn() as is_given:
+            assert is_given
+            waiter = asyncio.create_task(has_turn(pace))
+            await asyncio.sleep(0.01)
+            assert not waiter.done()
         assert await waiter
+
+    play(test)
+
+
+def test_one_that_is_slowed_down_gets_fewer_at_a_time() -> None:
+    async def test() -> None:
+        pace = Pace(2, None)
+        pace.slow_down(now(), None)
+        async with pace.turn():
+            waiter = asyncio.create_task(has_turn(pace))
+            await asyncio.sleep(0.01)
+            assert not waiter.done()
+            pace.go_on()
+            assert await waiter
 
     play(test)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.webhooks.settings import OWN_URL, Webhook
+from gateway.incoming import OWN_URL
+from gateway.webhooks.settings import Webhook
 
 FIELDS: dict[str, Any] = {
     "name": "hook",
