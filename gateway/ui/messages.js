@@ -59,24 +59,51 @@ export function cancelAll(page, filter, text) {
     title: `Cancel all ${text}?`,
     verb: "Cancel all of them",
     danger: true,
-    count: async (_, signal) => {
-      const { states, complete } = whole(await ask("DELETE", ["messages"], { query: { ...filter, dry_run: true }, signal }));
-      const sum = Object.values(states).reduce((all, one) => all + one, 0);
-      const least = complete ? "" : "at least ";
-      return `Cancels ${least}${plural(sum, "message")}: all ${text} that are pending when it begins. Nobody gets them.`;
-    },
-    change: async (tell, signal) => {
-      const states = {};
-      for (let complete = false; !complete;) {
-        // Each request ends after a time; what it has cancelled does not count again.
-        const found = whole(await ask("DELETE", ["messages"], { query: filter, signal }), states);
-        for (const [name, number] of Object.entries(found.states)) states[name] = (states[name] ?? 0) + number;
-        complete = found.complete;
-        tell(`So far: ${told(states)}.`);
-      }
-      return `Done: ${told(states)}.`;
-    },
+    count: async (_, signal) => `Cancels ${await counted(filter, text, signal)} Nobody gets them.`,
+    // What a request has cancelled does not count again.
+    change: (tell, signal) => slices(tell, () => ask("DELETE", ["messages"], { query: filter, signal })),
   });
+}
+
+/** Move all messages of a filter by as much, after counting them. */
+export function moveAll(page, filter, text) {
+  const by = h("input", { name: "by", placeholder: "1h30m, or -2d", required: true });
+  let next; // Where each group goes on: also when the button is pressed once more after a failure.
+  return page.confirm({
+    title: `Move all ${text}?`,
+    verb: "Move all of them",
+    more: field("Later by; with a - before it earlier", by),
+    count: async (_, signal) => `Moves ${await counted(filter, text, signal)} What would be due in the past, or too far ahead, is left.`,
+    change: (tell, signal) => slices(tell, async () => {
+      by.disabled = true; // A part that is moved is not moved again by another time.
+      const body = { by: by.value.trim(), after: next };
+      const found = await ask("PATCH", ["messages"], { query: filter, body, signal }).catch((error) => {
+        by.disabled = next !== undefined;
+        throw error;
+      });
+      next = found.next;
+      return found;
+    }),
+  });
+}
+
+/** Return how many messages of a filter are pending; throws Problem. */
+async function counted(filter, text, signal) {
+  const { states, complete } = whole(await ask("DELETE", ["messages"], { query: { ...filter, dry_run: true }, signal }));
+  const sum = Object.values(states).reduce((all, one) => all + one, 0);
+  return `${complete ? "" : "at least "}${plural(sum, "message")}: all ${text} that are pending when it begins.`;
+}
+
+/** Repeat a request, which ends after a time, until all is done; returns the sentence of it. */
+async function slices(tell, request) {
+  const states = {};
+  for (let complete = false; !complete;) {
+    const found = whole(await request(), states);
+    for (const [name, number] of Object.entries(found.states)) states[name] = (states[name] ?? 0) + number;
+    complete = found.complete;
+    tell(`So far: ${told(states)}.`);
+  }
+  return `Done: ${told(states)}.`;
 }
 
 /** Return an answer of all groups; throws Problem if some gave none. */

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { asking, button, count, field, h, lacks, moment, momentOf, notice, table } from "./dom.js";
-import { cancel, cancelAll, move } from "./messages.js";
+import { cancel, cancelAll, move, moveAll } from "./messages.js";
 
 export const title = "Pending";
 
@@ -50,7 +50,15 @@ export function open(place, page, parameters) {
     const again = (made) => made && load();
     return [
       ...lacks(found),
-      rows.length ? h("p", {}, button(`Cancel all ${text}`, () => cancelAll(page, meant, text).then(again), "danger")) : null,
+      rows.length
+        ? h(
+          "p",
+          {},
+          button(`Move all ${text}`, () => moveAll(page, meant, text).then(again)),
+          " ",
+          button(`Cancel all ${text}`, () => cancelAll(page, meant, text).then(again), "danger"),
+        )
+        : null,
       rows.length
         ? table(`${count(rows.length)} ${found.next ? "shown, there may be more" : "in all"}, as of ${moment(Date.now())}.`, [
           ["due", (row) => moment(row.due_ms), "time"],

@@ -225,7 +225,7 @@ def test_a_message_is_found_moved_and_cancelled_after_one_question(
     assert browser.faults() == []
 
 
-def test_all_of_a_subject_are_counted_before_they_are_cancelled(
+def test_all_of_a_subject_are_counted_before_they_are_moved_or_cancelled(
     browser: Browser, place: Place
 ) -> None:
     for n in range(4):
@@ -234,6 +234,16 @@ def test_all_of_a_subject_are_counted_before_they_are_cancelled(
     browser.wait_for("4 due in this time", "main")
     browser.wait_for("many.1", "main")
     browser.open("waiting?subject=many.*")
+    browser.wait_for("4 in all", "main")
+    browser.click("Move all of many.*")
+    by = browser.chrome.find_element(By.CSS_SELECTOR, "dialog input")
+    by.send_keys("soon")
+    browser.wait_for("Moves 4 messages", "dialog")
+    browser.click("Move all of them", "dialog")
+    browser.wait_for("by: 'soon' is not allowed", "dialog")
+    by.clear()
+    by.send_keys("1h")
+    browser.confirm("Moves 4 messages", "Move all of them", does="Done: 4 moved")
     browser.wait_for("4 in all", "main")
     browser.click("Cancel all of many.*")
     browser.confirm("Cancels 4 messages", "Cancel all", does="Done: 4 cancelled")
