@@ -10,6 +10,7 @@ A page in a browser on this machine counts as a caller on it; two rules keep it 
 
 import ipaddress
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 
 class PlaceError(Exception):
@@ -21,8 +22,12 @@ class PlaceError(Exception):
         """A word for programs: peer, host or origin."""
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine for sure: a name other than localhost may be any."""
+    """Return True if a host is this machine for sure: a name other than localhost may be any.
+
+    Looked up for each request, and mostly of the same hosts.
+    """
     if host.lower() == "localhost":
         return True
     try:

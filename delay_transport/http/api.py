@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from delay_transport.http.access import HttpAccess
+from delay_transport.http.access import HttpAccess, headers_of
 from delay_transport.http.convert import convert_request, decode_body, read_body, single_values
 from delay_transport.http.operations import (
     B,
@@ -157,8 +157,7 @@ class _Endpoint(Generic[C]):
         with self.access.slot() as hold:
             path = convert_request(dict(request.path_params), operation.path_type, strict=False)
             query = convert_request(single_values(request), operation.query_type, strict=False)
-            # Each that is looked up in Starlette's takes some microseconds.
-            headers = dict(request.headers.items())
+            headers = headers_of(request)
             precondition = Precondition()
             if operation.is_change:
                 precondition = Precondition.of(headers)

@@ -22,6 +22,8 @@ B = TypeVar("B")
 def single_values(request: Request) -> dict[str, str]:
     """Return the parameters; raise BadValueError for one that is given twice."""
     values: dict[str, str] = {}
+    if not request.scope["query_string"]:
+        return values
     for name, value in request.query_params.multi_items():
         if name in values:
             raise BadValueError(field=name, value=value, allowed="once only")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import trio
+from starlette.requests import Request
 
-from delay_transport.http.access import AccessPolicy, Caller, check_exposure
+from delay_transport.http.access import AccessPolicy, Caller, check_exposure, headers_of
 from delay_transport.http.addresses import is_loopback
 from delay_transport.http.problems import RequestError
 from delay_transport.http.tokens import LOOPBACK, Role, Token, Tokens, digest_of
@@ -208,3 +209,9 @@ def test_a_file_of_tokens_that_is_damaged_is_said_at_the_start(tmp_path: Path) -
     tokens.read()
     with pytest.raises(ConfigError, match="cannot be read"):
         check_exposure(make_config().exposures, tokens)
+
+
+def test_the_first_header_of_a_name_counts() -> None:
+    given = [(b"host", b"localhost"), (b"x", b"1"), (b"host", b"evil.example")]
+    request = Request({"type": "http", "headers": given})
+    assert headers_of(request) == {"host": "localhost", "x": "1"}
