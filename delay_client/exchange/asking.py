@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from delay_client.messages.changed import Changed, ChangeOutcome, Wanted, changed
+from delay_client.messages.changed import Changed, ChangeOutcome, Wanted, changed, known
 from delay_client.messages.errors import DelaywheelError, Refused
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import MalformedMetaError
@@ -20,7 +20,6 @@ from delay_protocol.messages.changes import (
     ChangeReply,
     ChangeRequest,
     ChangeResult,
-    ChangeState,
     encode_change,
 )
 
@@ -129,12 +128,8 @@ class Part:
             raise MalformedMetaError("the answer is not about the messages that were asked")
         self.answered.add(server)
         self._facts_since_ms = max(self._facts_since_ms, reply.facts_since_ms)
-        for result in reply.results:
-            if result.state is not ChangeState.UNKNOWN:
-                self._found[result.item].append(result)
-            elif result.reason:
-                # The server cannot read what it would know it by.
-                self._found[result.item].append(replace(result, state=ChangeState.IN_DOUBT))
+        for result in known(reply.results):
+            self._found[result.item].append(result)
 
     def finish(self) -> None:
         """Settle all changes by what is known."""

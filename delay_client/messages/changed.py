@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from delay_client.messages.cancel_tokens import Place, decode_token
 from delay_client.messages.errors import DelaywheelError, InvalidMessage
 from delay_client.messages.item_encoder import due_ms_of
@@ -119,6 +121,15 @@ _ATTENTION: Final = (
     ChangeState.IN_DOUBT,
     ChangeState.UNKNOWN,
 )
+
+
+def known(results: Iterable[ChangeResult]) -> list[ChangeResult]:
+    """Return what a group knows of a message; IN_DOUBT where it cannot read what it would know."""
+    return [
+        replace(one, state=ChangeState.IN_DOUBT) if one.state is ChangeState.UNKNOWN else one
+        for one in results
+        if one.state is not ChangeState.UNKNOWN or one.reason
+    ]
 
 
 def changed(

@@ -54,6 +54,11 @@ class Masters:
         why = {group: str(failure) for group, failure in self.unanswered.items()}
         return {"unanswered": why} if self.is_cluster else {}
 
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster; empty if one delay server is asked."""
+        return "" if self._rules is None else self._rules.cluster
+
     def sessions(self, groups: Collection[str] = ()) -> dict[str, Session]:
         """Return whom to ask by delay group, of these groups or of all.
 
@@ -126,11 +131,14 @@ class Masters:
 
     @contextmanager
     def _answering(self, group: str) -> Iterator[None]:
-        """Note a Failure of the block as that of a delay group, where a cluster is asked."""
+        """Note a Failure of the block as that of a delay group, where a cluster is asked.
+
+        What one of them refuses as wrongly asked would be refused by all: that ends the command.
+        """
         try:
             yield
         except Failure as failure:
-            if not self.is_cluster:
+            if not self.is_cluster or failure.exit_code == ExitCode.USAGE:
                 raise
             self._note(group, failure)
 

@@ -1,69 +1,48 @@
 """`delaywheel cancel` and `delaywheel move`: one message by its names, or all of a filter."""
 
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
-from delaywheel.cluster.masters import Masters
-from delaywheel.cluster.rules import Rules
+from delaywheel.cluster.masters import Masters, of_masters
+from delaywheel.node.pending import of_filter
 from delaywheel.shared.admin_client import Session
-from delaywheel.shared.failures import ExitCode
+from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
-from delaywheel.shared.options import option, with_options, with_token_file
-from delaywheel.shared.parameters import DELAY, MOMENT, SHIFT
-from delaywheel.shared.sending import ask_client
+from delaywheel.shared.options import option, with_options
+from delaywheel.shared.parameters import MOMENT, SHIFT
 from delaywheel.shared.tables import moment_text
 from delaywheel.shared.terminal import print_json
 
 if TYPE_CHECKING:
-    from delay_client import Changed, Client, MessageName
+    from delay_client import Changed
+    from delay_client.messages.changed import Wanted
 
 _MS: Final = timedelta(milliseconds=1)
-_SLICE_S: Final = 60.0
-"""Seconds for one slice of a filter: a server looks at some millions of rows for it."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = Callable[..., Any]
 
-_OPTIONS: Final = (
-    option("--subject SUBJECT", "The message's subject; of many one, or a prefix with * behind."),
-    option("--id TEXT", "The message's id. Without it, all of a filter.", to="message_id"),
+_OF_ONE: Final = (
+    option("--id TEXT", "Of one message: its id, beside --subject.", to="message_id"),
     option(
-        "--at",
-        "When it is due, as its receipt says; else it is looked for at all times.",
+        "--at TIME",
+        "Of one message: when it is due, as its receipt says; else it is looked for at all times.",
         type=MOMENT,
     ),
-    option("--token TEXT", "In place of these, a receipt's cancel token."),
-    option("--due-from", "Of many: due then or later.", type=MOMENT),
-    option("--due-to", "Of many: due before then.", type=MOMENT),
+    option("--token TEXT", "Of one message, in place of these: its receipt's cancel token."),
     option("--dry-run", "Of many: count them, and leave them."),
-    option(
-        "--meta HOST:PORT...",
-        "The HTTP port of a meta server, which tells where the masters are. Repeatable: any that "
-        "answers will do.",
-        to="metas",
-    ),
-    option(
-        "--server HOST:PORT...",
-        "Of one message, in place of --meta, the delay servers, each of which is asked.  "
-        "[default: 127.0.0.1:20801]",
-        to="servers",
-    ),
-    option("--cluster NAME", "Of many: which one, if the meta server has several."),
-    with_token_file,
-    option("--timeout", "How long to try, if a server does not answer at once.", type=DELAY),
-    option("--json", "Print the answer for programs.", to="as_json"),
 )
 
 
 def _of_messages(command: Command) -> Command:
     """Add what names one message, or many, and whom to ask."""
-    return with_options(command, _OPTIONS)
+    return of_filter(with_options(of_masters(command), _OF_ONE))
 
 
 @click.command(short_help="Take messages back that were not delivered.")
@@ -73,7 +52,7 @@ def cancel(**options: Any) -> None:  # noqa: ANN401 (click's)
 
     Ends with exit code 0 only if it is cancelled; 7 if it was delivered, is being sent, is a dead
     letter, was cancelled or moved before or is not known, 6 if a delay group gave no answer and
-    may have it. Many are cancelled at the masters that --meta names, some thousands at a time.
+    may have it. Many are cancelled some thousands at a time.
 
     \b
     Examples:
@@ -109,58 +88,70 @@ def _change(
     to: datetime | None,
     by: timedelta | None,
     *,
-    subject: str | None,
+    wanted: Json,
     message_id: str | None,
     token: str | None,
     at: datetime | None,
-    metas: Sequence[str],
-    servers: Sequence[str],
-    timeout: timedelta | None,
-    as_json: bool,
-    **of_many: Any,  # noqa: ANN401 (click's)
+    dry_run: bool,
+    masters: Masters,
 ) -> None:
-    if message_id is None and token is None:
-        if to is not None or at is not None or len(metas) != 1:
-            raise click.UsageError(
-                "name one message by --subject and --id, or by --token; or many by --subject, "
-                "--due-from or --due-to, which needs one --meta, and no --at and no --to"
-            )
-        _change_many(done, subject, by, meta=metas[0], as_json=as_json, **of_many)
-        return
-    if any(value for name, value in of_many.items() if name != "token_file"):
+    subject, *others = wanted.values()
+    of_many = [*others, by, dry_run or None]
+    is_one = message_id is not None or token is not None
+    if any(one is not None for one in (of_many if is_one else (at, to))):
         raise click.UsageError(
-            "--due-from, --due-to, --dry-run and --cluster are for many messages"
+            "--id, --at, --token and --to are for one message; --name, --due-from, --due-to, --by "
+            "and --dry-run are for many"
         )
-    if by is not None:
-        raise click.UsageError("--by is for many messages: give --to, when it is to be due")
-    named = _named(subject, message_id, token, at)
-
-    async def ask(client: "Client", seconds: float | None) -> "Changed":
-        if to is None:
-            return await client.cancel(named, timeout=seconds)
-        return await client.move(named, to=to, timeout=seconds)
-
-    changed = ask_client(servers, metas, ask, timeout)
-    if as_json:
-        click.echo(msgspec.json.encode(changed))
-    else:
-        for name, one in changed.by_name.items() or {"": changed}.items():
-            click.echo(_sentence(one, name))
-    if changed.state != done:
-        sys.exit(ExitCode.NETWORK if changed.state == "in doubt" else ExitCode.REFUSED)
-
-
-def _named(
-    subject: str | None, message_id: str | None, token: str | None, at: datetime | None
-) -> "MessageName | str":
-    """Return the message that options name."""
+    if not is_one:
+        states = _change_many({**wanted, "by_ms": by and by // _MS, "dry_run": dry_run}, masters)
+        if states.keys() - {done} and not dry_run:
+            sys.exit(ExitCode.REFUSED)
+        return
     from delay_client import MessageName
+    from delay_client.messages.changed import wanted as change_of
 
-    if token is not None and (subject, message_id, at) == (None, None, None):
-        return token
-    if token is not None or subject is None or message_id is None:
+    if (token is None) is (subject is None) or (token and (message_id or at)):
         raise click.UsageError("name a message by --subject and --id, or by --token alone")
-    return MessageName(subject, message_id, at)
+    named = MessageName(subject, message_id or "", at) if token is None else token
+    state = _change_one(change_of(named, to, time.time_ns() // 1_000_000), masters)
+    if state != done:
+        sys.exit(ExitCode.NETWORK if state == "in doubt" else ExitCode.REFUSED)
+
+
+def _change_one(one: "Wanted", masters: Masters) -> str:
+    """Change a message at the master that has it, and print what became of it; return its state."""
+    from delay_client.messages.cancel_tokens import cluster_hash
+    from delay_client.messages.changed import changed, known
+    from delay_protocol.messages.changes import ChangeResult
+
+    if one.cluster and masters.cluster and one.cluster != cluster_hash(masters.cluster):
+        raise Failure("the message is of another cluster: ask that one", ExitCode.REFUSED)
+    change = one.change
+    item: Json = {"subject": change.subject, "id": change.message_id}
+    item |= {"due_ms": change.due_ms, "to_ms": change.to_ms}
+
+    def ask(_: str, master: Session) -> Json:
+        return master.ask("POST", "messages", "change", body={"items": [item]})
+
+    answers = masters.answers(ask).values()
+    results = [
+        msgspec.convert([row[field] for field in ChangeResult.__struct_fields__], ChangeResult)
+        for answer in answers
+        for row in answer["results"]
+    ]
+    outcome = changed(
+        change,
+        known(results),
+        doubts="; ".join(f"{group}: {why}" for group, why in masters.unanswered.items()),
+        facts_since_ms=max((answer["facts_since_ms"] for answer in answers), default=0),
+    )
+    if masters.as_json:
+        click.echo(msgspec.json.encode(outcome))
+    else:
+        for name, shown in outcome.by_name.items() or {"": outcome}.items():
+            click.echo(_sentence(shown, name))
+    return outcome.state
 
 
 def _sentence(changed: "Changed", name: str) -> str:
@@ -187,41 +178,21 @@ def _sentence(changed: "Changed", name: str) -> str:
     return printable("".join(parts))
 
 
-def _change_many(
-    done: str,
-    subject: str | None,
-    by: timedelta | None,
-    *,
-    meta: str,
-    as_json: bool,
-    due_from: datetime | None,
-    due_to: datetime | None,
-    dry_run: bool,
-    cluster: str | None,
-    token_file: Path | None,
-) -> None:
-    """Change all messages of a filter, at each master, in slices."""
-    if subject is None and due_from is None and due_to is None:
-        raise click.UsageError("give a filter: --subject, --due-from or --due-to")
-    times = {"due_from": due_from, "due_to": due_to}
-    asked = {name: at and round(at.timestamp() * 1000) for name, at in times.items()}
-    body = {**asked, "subject": subject, "by_ms": by and by // _MS, "dry_run": dry_run}
-    session = Session(meta, token_file=token_file, as_json=as_json, timeout_s=_SLICE_S)
-    masters, states = Masters(None, Rules(session, cluster)), Counter[str]()
+def _change_many(body: Json, masters: Masters) -> Counter[str]:
+    """Change all messages of a filter at each master, in slices; return how many by state."""
+    states = Counter[str]()
 
     def change(_: str, master: Session) -> None:
         for found in slices(master, body):
             states.update(found)
 
     masters.answers(change)
-    if as_json:
+    if masters.as_json:
         print_json({"states": states} | masters.said_of_unanswered)
     else:
         told = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
-        click.echo((told or "no such message") + " (nothing was changed)" * dry_run)
-    masters.end()
-    if states.keys() - {done} and not dry_run:
-        sys.exit(ExitCode.REFUSED)
+        click.echo((told or "no such message") + " (nothing was changed)" * body["dry_run"])
+    return states
 
 
 def slices(master: Session, body: Json) -> Iterator[Mapping[str, int]]:

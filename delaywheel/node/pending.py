@@ -25,8 +25,8 @@ _ROWS: Final = {"": "all", "%": "others"}
 """The rows of a count that have a name of their own, by what they are called in the answer."""
 
 
-def _wanted(command: Command) -> Command:
-    """Add `wanted`: the query that says which messages are meant."""
+def of_filter(command: Command) -> Command:
+    """Add `wanted`: the subject, name and due times of the messages that are meant."""
 
     @functools.wraps(command)
     def run(*, due_from: datetime | None, due_to: datetime | None, **more: Any) -> None:  # noqa: ANN401 (click's)
@@ -55,7 +55,7 @@ _COLUMNS: Final[Columns] = {
 
 
 @click.command("list", short_help="List pending messages by due time.")
-@_wanted
+@of_filter
 @option("--limit N>=1", "Messages that are shown at most.", default=100)
 @of_masters
 def list_pending(*, wanted: Json, limit: int, masters: Masters) -> None:
@@ -83,7 +83,7 @@ def list_pending(*, wanted: Json, limit: int, masters: Masters) -> None:
 
 
 @click.command(short_help="Count pending messages, and show what is due when.")
-@_wanted
+@of_filter
 @option("--by WHAT", "A row for each.", type=click.Choice(["subject", "group"]))
 @option("--step STEP", "A bar for each, in UTC, from now.", type=click.Choice(list(_STEPS_MS)))
 @of_masters

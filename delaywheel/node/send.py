@@ -1,5 +1,6 @@
 """`delaywheel send`: hand one message, or many alike, to a delay server."""
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ import msgspec
 
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
-from delaywheel.shared.sending import ask_client, fail_if_any
+from delaywheel.shared.sending import client_of, fail_if_any
 
 if TYPE_CHECKING:
     from delay_client import Outcome, OutgoingMessage
@@ -89,10 +90,14 @@ def send(
       delaywheel send --subject report --delay 2h --body-file report.json
       delaywheel send --meta 127.0.0.1:8080 --subject load --delay 1m --count 100000
     """
+    if metas and servers:
+        raise click.UsageError("give either --meta or --server")
     if [delay, at, level].count(None) != 2:
         raise click.UsageError("give one of --delay, --at and --level")
     if timeout is not None and not timeout:
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
+    import anyio
+
     from delay_client import OutgoingMessage, Receipt
 
     body = _body(text, body_file)
@@ -106,13 +111,17 @@ def send(
                 level=level,
             )
 
-    outcomes = ask_client(
-        servers,
-        metas,
-        lambda client, seconds: client.send_many(messages(), timeout=seconds),
-        timeout,
-        on_trouble=partial(click.echo, err=True),
-    )
+    # What it warns of is in the answers, and told to on_trouble: it would be printed twice.
+    logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
+    tell = partial(click.echo, err=True)
+    client = client_of(servers, metas, "--meta" if metas else "--server", on_trouble=tell)
+
+    async def run() -> "list[Outcome]":
+        async with client:
+            timeout_s = None if timeout is None else timeout.total_seconds()
+            return await client.send_many(messages(), timeout=timeout_s)
+
+    outcomes = anyio.run(run)
     if as_json:
         _print_json(outcomes)
     else:

@@ -1,8 +1,6 @@
 """Shared parts of commands that send messages."""
 
-import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -18,7 +16,6 @@ _AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """Bytes of these, beyond which no further one is added."""
 _Message = TypeVar("_Message")
-_Answer = TypeVar("_Answer")
 
 
 def client_of(servers: Sequence[str], metas: Sequence[str], hint: str, **options: Any) -> "Client":  # noqa: ANN401 (the client's)
@@ -33,32 +30,6 @@ def client_of(servers: Sequence[str], metas: Sequence[str], hint: str, **options
         return Client(servers or None, meta=metas or None, **options)
     except ValueError as error:
         raise click.BadParameter(printable(str(error)), param_hint=hint) from error
-
-
-def ask_client(
-    servers: Sequence[str],
-    metas: Sequence[str],
-    ask: Callable[["Client", float | None], Awaitable[_Answer]],
-    timeout: timedelta | None,
-    **options: Any,  # noqa: ANN401 (the client's)
-) -> _Answer:
-    """Return what a client of --server or of --meta is asked; raise a UsageError if both are given.
-
-    ask: gets the client and the time-out in seconds
-    """
-    import anyio
-
-    if metas and servers:
-        raise click.UsageError("give either --meta or --server")
-    # What it warns of is in its answers, and told to on_trouble: it would be printed twice.
-    logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
-    client = client_of(servers, metas, "--meta" if metas else "--server", **options)
-
-    async def run() -> _Answer:
-        async with client:
-            return await ask(client, None if timeout is None else timeout.total_seconds())
-
-    return anyio.run(run)
 
 
 def fail_if_any(errors: Sequence[Exception], count: int) -> None:
