@@ -18,7 +18,7 @@ import click
 from delaywheel.admin.fields import Fields, Option, given
 from delaywheel.admin.showing import show, show_rows
 from delaywheel.admin.waiting import elect_and_wait, hand_over
-from delaywheel.shared.admin_client import MORE, Conflict, Missing, Session
+from delaywheel.shared.admin_client import Conflict, Missing, Session
 from delaywheel.shared.options import option
 from meta_server.admin.admin_types import AuditQuery, RouteExtension
 from meta_server.admin.administration import extend_routes
@@ -157,13 +157,14 @@ def _list(
     session: Session, *, name: str, limit: int | None, everything: bool, **options: object
 ) -> None:
     """Print the rows of a kind."""
+    most = limit if limit is not None or everything else _LIMIT_DEFAULT
     rows = session.rows(
         name,
         query=given(options),
-        limit=limit if limit is not None or everything else _LIMIT_DEFAULT,
+        limit=most and most + 1,
         after_name="before" if name == "audit" else "after",
     )
-    show_rows(session, name, rows, all_columns=everything)
+    show_rows(session, name, rows, most=most, all_columns=everything)
 
 
 def _audit() -> click.Command:
@@ -244,7 +245,7 @@ def _setter(kind: ResourceKind, action: Action) -> click.Command:
 def _moved(session: Session, prefix: str) -> list[str]:
     """Remove the routes that the meta server chose for subjects of a prefix; return those."""
     rows = session.rows("route", query={"prefix": prefix}, limit=None)
-    chosen = [str(row["pattern"]) for row in rows if row != MORE and row["chosen"]]
+    chosen = [str(row["pattern"]) for row in rows if row["chosen"]]
     for subject in chosen:
         session.ask("DELETE", "route", subject)
     return chosen

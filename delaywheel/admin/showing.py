@@ -1,13 +1,13 @@
 """The output of `delaywheel admin`: a row, or a list."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import click
 import msgspec
 
-from delaywheel.shared.admin_client import MORE, PAGE, Session
+from delaywheel.shared.admin_client import PAGE, Session
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.tables import Columns, figures_table, rows_table, screen, title_of
 from delaywheel.shared.terminal import print_json
@@ -112,22 +112,21 @@ def _ordered(fields: Iterable[str]) -> list[str]:
 
 
 def show_rows(
-    session: Session, kind: str, rows: Iterable[Json], *, all_columns: bool = False
+    session: Session, kind: str, rows: Iterator[Json], *, most: int | None, all_columns: bool
 ) -> None:
-    """Print a list, a page of rows at a time; MORE in it means that more follow."""
-    rows, is_first = iter(rows), True
-    while some := list(itertools.islice(rows, PAGE)):
-        has_more = some[-1] == MORE
-        some = some[:-1] if has_more else some
+    """Print a list, a page of rows at a time, up to `most` of them, and if there are more."""
+    shown, is_first = itertools.islice(rows, most), True
+    while some := list(itertools.islice(shown, PAGE)):
         if session.as_json:
             for row in some:
                 click.echo(msgspec.json.encode(row))
         else:
             _print_rows("", kind, some, all_columns=all_columns, has_header=is_first)
-            click.echo("  and more: --all, or a larger --limit\n" * has_more, nl=False)
         is_first = False
     if is_first and not session.as_json:
         click.echo("none")
+    if next(rows, None) and not session.as_json:
+        click.echo("  and more: --all, or a larger --limit")
 
 
 def _print_rows(

@@ -5,7 +5,6 @@ import heapq
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeVar
@@ -15,15 +14,12 @@ import click
 from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.cluster.rules import Rules
 from delaywheel.cluster.topology import ask_nodes
-from delaywheel.shared.admin_client import MORE, Session
+from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.tables import Columns, rows_table, screen
 
 _Answer = TypeVar("_Answer")
-
-_OF_NODE: Final[dict[str, Any]] = {"prefix": "", "what": "delay server", "timeout_s": LONG_S}
-"""The options of a session with a delay server."""
 
 _UNKNOWN: Final[Json] = {"nodes": (), "election": "there is no such group"}
 """The record of a group that the meta server does not know."""
@@ -79,13 +75,13 @@ class Masters:
             why = known.get(name, _UNKNOWN)["election"] or "one is elected"
             self._note(name, Failure(f"no master: {why}", ExitCode.NETWORK))
         # One that is silent takes some seconds here, and minutes if it is asked for its letters.
-        answers = ask_nodes(list(masters.values()), lambda _: {}, self._asked.token_file)
+        answers = ask_nodes(list(masters.values()), lambda _: {}, self._asked)
         for name, answer in zip(list(masters), answers, strict=True):
             if "error" in answer:
                 self._note(name, Failure(answer["error"], ExitCode.NETWORK))
                 del masters[name]
         return {
-            name: replace(self._asked, address=node["http_address"], is_named=False, **_OF_NODE)
+            name: self._asked.at_node(node["http_address"], timeout_s=LONG_S)
             for name, node in masters.items()
         }
 
@@ -110,8 +106,7 @@ class Masters:
     ) -> Iterator[Json]:
         with self._answering(group):
             for row in session.rows(path, query=query, limit=most):
-                if row is not MORE:
-                    yield {"delay_group": group, **row} if group else row
+                yield {"delay_group": group, **row} if group else row
 
     def print_rows(self, columns: Columns, rows: list[Json]) -> None:
         """Print a table, which begins with the delay groups of a cluster."""

@@ -6,7 +6,6 @@ no other.
 """
 
 import contextlib
-import http
 import math
 import sys
 import threading
@@ -19,10 +18,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delay_transport.http.server_tokens import read_server_tokens, token_for_node
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import Failure
-from delaywheel.shared.http_exchange import Json, ask_json
+from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server, option, watching
 from delaywheel.shared.tables import ROWS_MAX, Columns, format_value, in_seconds, rows_table
 from delaywheel.shared.terminal import show
@@ -84,21 +82,18 @@ def fetch(session: Session) -> Json:
     """
     found = session.ask("GET", "topology")
     nodes = [node for group in found["delay_groups"] for node in group["nodes"]]
-    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of, session.token_file), strict=True):
+    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of, session), strict=True):
         node["lag"] = lag
     return found
 
 
-def ask_nodes(
-    nodes: Sequence[Json], take: Callable[[Json], Json], token_file: Path | None
-) -> list[Json]:
+def ask_nodes(nodes: Sequence[Json], take: Callable[[Json], Json], session: Session) -> list[Json]:
     """Return what `take` makes of the status of each node, or {"error": why there is none}.
 
-    Nodes are as in the meta server's answer, with an `http_address`; each gets its token of the
-    file, if there is one. `take` raises ValidationError for an invalid status. Ends in time
-    whatever the nodes do. Raises ConfigError if there is no token in the file.
+    Nodes are as in the answer of the session's meta server, with an `http_address`; each gets its
+    token of the file, if there is one. `take` raises ValidationError for an invalid status. Ends in
+    time whatever the nodes do.
     """
-    tokens = {} if token_file is None else read_server_tokens(token_file)
     found = {
         node["http_address"]: {"error": f"no answer within {NODES_TIMEOUT_S:g} s"} for node in nodes
     }
@@ -108,7 +103,7 @@ def ask_nodes(
         with contextlib.suppress(IndexError):
             while True:
                 address = left.pop(0)
-                found[address] = _ask(address, take, token_for_node(tokens, address))
+                found[address] = _ask(session.at_node(address, timeout_s=NODE_TIMEOUT_S), take)
 
     deadline = time.monotonic() + NODES_TIMEOUT_S
     # One that is never done ends with the command.
@@ -121,25 +116,16 @@ def ask_nodes(
     return [found[node["http_address"]] for node in nodes]
 
 
-def _ask(address: str, take: Callable[[Json], Json], token: str | None) -> Json:
+def _ask(node: Session, take: Callable[[Json], Json]) -> Json:
     """Return what is taken of a node's status, or {"error": why not}."""
-    from delay_transport.seams.errors import AddressError
+    from delay_transport.seams.errors import AddressError, ConfigError
 
     try:
-        code, status = ask_json(
-            *(address, "GET", "/status"),
-            token=token,
-            timeout_s=NODE_TIMEOUT_S,
-            server="delay server",
-            purpose="has a status",
-        )
-        if code == http.HTTPStatus.UNAUTHORIZED:
-            return {"error": f"it wants a token: a line `{address} TOKEN` of --token-file"}
-        return {"error": str(status["detail"])} if code >= 400 else take(status)
-    except (Failure, AddressError) as failure:
+        return take(node.ask("GET", "status"))
+    except (Failure, AddressError, ConfigError) as failure:
         return {"error": str(failure)}
     except msgspec.ValidationError:
-        return {"error": f"what answers at {address} is no delay server that has a status"}
+        return {"error": f"what answers at {node.address} is no delay server that has a status"}
 
 
 def _lag_of(status: Json) -> Json:

@@ -126,7 +126,7 @@ def _in_flight(rules: Rules, group: str) -> tuple[list[int | None], list[str]]:
         broker = msgspec.convert(status, _Status).brokers.get(group)
         return {"in_flight": None if broker is None else broker.in_flight}
 
-    answers = ask_nodes(nodes, take, rules.session.token_file)
+    answers = ask_nodes(nodes, take, rules.session)
     unknown = [
         f"{node['node_id']}: {answer['error']}"
         for node, answer in zip(nodes, answers, strict=True)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -21,9 +21,6 @@ TIMEOUT_S: Final = 15.0
 
 PAGE: Final = 1000
 """Rows that are asked for at a time."""
-
-MORE: Final[Json] = {"more": True}
-"""Stands for rows that were left out."""
 
 TOKEN_VARIABLE: Final = "DELAYWHEEL_TOKEN"  # noqa: S105 (where it is, not what it is)
 
@@ -94,17 +91,18 @@ class Session:
         if_match: the version that the row must have; "0": there must be none
         """
         token = token_of(self.token_file, self.address, is_named=self.is_named)
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        if if_match is not None:
+            headers["If-Match"] = f'"{if_match}"'
         try:
             status, found = ask_json(
                 self.address,
                 method,
                 self._target(path, query),
                 body=None if body is None else dict(_given(body)),
-                token=token,
-                headers={} if if_match is None else {"If-Match": f'"{if_match}"'},
+                headers=headers,
                 timeout_s=self.timeout_s,
                 server=self.what,
-                purpose="can be administered",
             )
         except UnicodeEncodeError as error:
             raise _failure(f"{error.object!a} is no UTF-8", ExitCode.USAGE) from error
@@ -112,13 +110,25 @@ class Session:
             return found
         message, code = str(found["detail"]), str(found["code"])
         if status == 401 and token is None:
-            message = (
-                f"{self.address} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
-            )
+            how = f"a line `{self.address} TOKEN` of --token-file"
+            if self.is_named:
+                how = f"set {TOKEN_VARIABLE}, or give --token-file FILE"
+            message = f"{self.address} wants a token: {how}"
         exit_code = _EXIT_CODES.get(status, ExitCode.REFUSED)
         if status == 503 and code == "store":
             exit_code = ExitCode.DISK
         raise _failure(message, exit_code, _FAILURES.get(status, Failure))
+
+    def at_node(self, address: str, *, timeout_s: float) -> "Session":
+        """Return a session with a delay server that the meta server of this one names."""
+        return replace(
+            self,
+            address=address,
+            prefix="",
+            what="delay server",
+            timeout_s=timeout_s,
+            is_named=False,
+        )
 
     def _target(self, path: Iterable[str], query: Mapping[str, object] | None) -> str:
         target = "/".join([self.prefix, *(quote(part, safe="") for part in path)])
@@ -150,9 +160,7 @@ class Session:
     def rows(
         self, *path: str, query: Mapping[str, object], limit: int | None, after_name: str = "after"
     ) -> Iterator[Json]:
-        """Yield up to `limit` rows of a list (None: all), page by page, then MORE.
-
-        MORE comes only if there are more rows than `limit`.
+        """Yield up to `limit` rows of a list (None: all), page by page.
 
         after_name: the parameter that gets the `next` of the page before
         """
@@ -166,7 +174,6 @@ class Session:
             after = page["next"]
             if after is None:
                 return
-        yield MORE
 
 
 def token_of(file: Path | None, address: str, *, is_named: bool = True) -> str | None:

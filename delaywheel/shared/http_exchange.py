@@ -24,27 +24,22 @@ def ask_json(
     target: str,
     *,
     body: Mapping[str, object] | None = None,
-    token: str | None = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str],
     timeout_s: float,
     server: str,
-    purpose: str,
 ) -> tuple[int, Json]:
-    """Return the HTTP status and the answer; that of a refusal has an `error` with a `message`.
+    """Return the HTTP status and the answer; that of a refusal has a `detail` and a `code`.
 
-    Raises Failure without an answer, or if the answer is not of a `server` (a "meta server") for
-    this `purpose` ("can be administered").
+    Raises Failure without an answer, or if it is not of a `server` (a "meta server").
     """
     from delay_transport.seams.runtime import parse_peer_address
 
     host, port = parse_peer_address(address)
-    headers = {"Accept": "application/json", **(headers or {})}
+    headers = {"Accept": "application/json", **headers}
     data = None
     if body is not None:
         headers["Content-Type"] = "application/json"
         data = msgspec.json.encode(body)
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
     # Plain http.client: no proxy from the environment gets between, or to see the token.
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
@@ -77,6 +72,7 @@ def ask_json(
                 ExitCode.REFUSED,
             ) from bad
         raise Failure(
-            f"what answers at {address} is no {server} that {purpose}", ExitCode.NETWORK
+            f"what answers at {address} is no {server}: is this its http.address?",
+            ExitCode.NETWORK,
         ) from bad
     return response.status, found

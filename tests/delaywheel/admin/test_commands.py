@@ -134,14 +134,14 @@ def test_a_list_has_five_columns_and_with_all_every_field() -> None:
         ["g1", "normal", "h:1", "RW", "2.5", "s", "ago"],
         ["g2", "normal", "h:1", "RW,", "retired,", "read-only", "2.5", "s", "ago"],
     ]
-    assert meta.queries == ["prefix=g&limit=100", "prefix=g&after=g1&limit=99"]
+    assert meta.queries == ["prefix=g&limit=101", "prefix=g&after=g1&limit=100"]
     every = Meta(GET_broker_group={"items": rows, "next": None}).run("get", "broker-group", "--all")
     assert "weight" in every.stdout
     some = Meta(GET_broker_group={"items": rows[:1], "next": "g1"})
     assert "and more: --all" in some.run("get", "broker-group", "--limit", "1").stdout
     both = Meta(GET_broker_group={"items": rows[:1], "next": "g1"})
     assert "weight" in both.run("get", "broker-group", "--limit", "1", "--all").stdout
-    assert both.queries == ["limit=1"]
+    assert both.queries == ["limit=2", "after=g1&limit=1"]
     lines = Meta(GET_broker_group=pages[1]).run("get", "broker-group", "--json").stdout
     assert json.loads(lines) == rows[1]
     assert Meta(GET_broker=pages[1] | {"items": []}).run("get", "broker").stdout == "none\n"
