@@ -6,12 +6,14 @@ One request on a connection of its own. The answer ends where the server closes 
 it; it is read as far as 16 KiB.
 """
 
+import http.client
+import io
 from collections.abc import Sequence
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 from delay_client.messages.config import parse_server
 from delay_protocol.basics.levels import LEVELS_HEADER, parse_levels
-from delay_protocol.basics.printable import printable
 
 ANSWER_BYTES_MAX: Final = 16 * 1024
 """Bytes of an answer, its head included; an address has some twenty."""
@@ -61,34 +63,23 @@ class AddressAnswer:
                 "closed the connection without an answer: give the address of a meta server's "
                 "HTTP port"
             )
-        head, body = _parts(self._data)
-        status, *lines = head.split(b"\n")
-        named = (line.partition(b":") for line in lines)
-        fields = {name.lower(): value.strip().decode("latin-1") for name, _, value in named}
-        length = fields.get(b"content-length", "")
-        size = int(length[:9]) if length.isdecimal() else len(body or b"")
-        if body is None or len(body) < size:
-            raise DiscoveryError("closed the connection before its answer was complete")
-        body = body[:size]
-        shown = ascii(body[:_SHOWN].decode(errors="replace"))
-        code = b"".join(status.split()[1:2]).decode(errors="replace")
-        if code != "200":
-            raise DiscoveryError(f"answered HTTP status {printable(code[:20])} ({shown})")
+        # What http.client reads from, in place of a socket.
+        received: Any = SimpleNamespace(makefile=lambda _: io.BytesIO(self._data))
+        answer = http.client.HTTPResponse(received)
         try:
-            if (levels := fields.get(LEVELS_HEADER.lower().encode())) is not None:
-                self.levels_ms = parse_levels(levels)
+            answer.begin()
+            body = answer.read()
+        except http.client.HTTPException as error:
+            raise DiscoveryError("closed the connection before its answer was complete") from error
+        shown = ascii(body[:_SHOWN].decode(errors="replace"))
+        if answer.status != http.HTTPStatus.OK:
+            raise DiscoveryError(f"answered HTTP status {answer.status} ({shown})")
+        try:
+            if (levels := answer.getheader(LEVELS_HEADER)) is not None:
+                self.levels_ms = parse_levels(levels.strip(" \t"))
         except ValueError as error:
             raise DiscoveryError(f"answered with bad {error}") from error
         try:
             return parse_server(body.decode("ascii").strip())
         except ValueError as error:
             raise DiscoveryError(f"answered {shown}, which is not host:port") from error
-
-
-def _parts(data: bytes) -> tuple[bytes, bytes | None]:
-    """Return the head, with plain line ends, and the body; None: the head does not end."""
-    for end in (b"\r\n", b"\n"):
-        head, gap, body = data.partition(end * 2)
-        if gap:
-            return head.replace(b"\r\n", b"\n"), body
-    return data, None
