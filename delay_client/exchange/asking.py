@@ -168,12 +168,10 @@ class Asking:
 
     code = CommandCode.CHANGE
 
-    def __init__(self, part: Part, group: str, server: str, *, moves: int = 0) -> None:
+    def __init__(self, part: Part, group: str, server: str) -> None:
         self.part = part
         self.group = group
         self.server = server
-        self.moves = moves
-        """Times that a server named another one as the master of the group."""
         self.size = part.size
         self.attempts = 0
         self.is_in_flight = False

@@ -1,9 +1,8 @@
 """Changing: cancels and moves on their way to the masters, without I/O.
 
-    begin() --> ready --> in flight --> answered --> over, once all groups are
-                 ^ |          |
-                 | +----------+-- no answer, or 51 without the master: waits, or is given up
-                 +------------+-- 51 that names the master: that one is asked in its place
+    begin() --> to be sent --> in flight --> answered --> over, once all groups are
+                    ^              |
+                    +--- a pause --+  no answer, or 51; or it is given up
 
 A part of a call goes to each master that is known, since any may have the message: of retired
 groups as well, and of groups that join meanwhile. A request is asked again as it was, which changes
@@ -12,8 +11,7 @@ group knows: then it is tried once.
 """
 
 import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from delay_client.exchange.asking import Asking, ChangeCall, Part
 from delay_client.exchange.batches import BatchLink
@@ -27,15 +25,14 @@ from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.basics.printable import printable
 from delay_protocol.messages.changes import decode_change_reply
 
-_MOVES_AT_ONCE = 3
-"""Servers that may name another one as the master before there is a pause."""
 _TEXT_LENGTH_MAX = 300
 
 
 class Changing:
     """All calls that change messages, and the requests that they are.
 
-    Invariant: each request that is not over is ready, in flight on one link, or waiting.
+    Invariant: each request that is not over is in flight on one link, or goes out from its
+    `retry_at` on, as soon as its server takes it.
     """
 
     def __init__(
@@ -50,46 +47,38 @@ class Changing:
         self._chance = chance
         self._wake = wake
         self._calls: dict[ChangeCall, None] = {}
-        self._ready: defaultdict[str, deque[Asking]] = defaultdict(deque)
-        """Requests that go out as soon as their server takes them, by server."""
-        self._waiting: list[Asking] = []
-        """Requests that pause until their `retry_at`."""
 
     def begin(self, call: ChangeCall, now: float) -> None:
         """Take a call."""
         self._calls[call] = None
         self._routing.want_masters(now)
         self._wake(call.deadline)
-        self.masters_changed(now)
+        self._ask_masters(call.parts)
+        self._send_out(call.parts, now)
 
     def close(self) -> None:
         """Settle what is still on its way: the client ends."""
-        for part in [part for call in self._calls for part in call.parts]:
+        for part in self._parts():
             part.fail(ClientClosed, "the client was closed before an answer came: ask again")
 
     def masters_changed(self, now: float) -> None:
         """Ask the masters that are known now, as far as they are not asked."""
-        for part in self._parts():
-            for group, server in self._routing.masters.items():
-                asking = part.asks.get(group)
-                is_other = asking is not None and asking.server != server
-                if group not in part.over and (asking is None or is_other):
-                    self._ask(Asking(part, group, server))
-            self._end_if_over(part)
+        self._ask_masters(self._parts())
         self.assign(now)
 
     # What the exchange asks.
 
     def has_work(self, link: BatchLink) -> bool:
         """Return True if anything is to be asked at this link."""
-        return bool(self._ready.get(link.server))
+        return any(one.server == link.server and not one.is_in_flight for one in self._asks())
 
-    def events(self) -> Iterator[float]:
+    def events(self, now: float) -> Iterator[float]:
         """Yield the times at which poll() has something to do."""
         for call in self._calls:
             yield call.deadline
-        for asking in self._waiting:
-            yield asking.retry_at
+        for asking in self._asks():
+            if asking.retry_at > now:
+                yield asking.retry_at
 
     # What happened.
 
@@ -109,71 +98,39 @@ class Changing:
             else:
                 self._end(asking)
         elif code in {ResponseCode.BROKER_ERROR, ResponseCode.BROKER_REJECT}:
-            self._follow(asking, master_named(text), f"cannot answer (code {code}) {text}", now)
+            others = {*part.answered, *(one.server for one in part.asks.values())}
+            if master_named(text) in others:
+                self._end(asking)
+            else:
+                self.set_back(asking, f"cannot answer (code {code}) {text}".rstrip(), now)
         elif code == ResponseCode.PARAM_ERROR:
             part.refuse(f"{asking.server} refused it: {text}")
             part.asks.clear()
-            self.masters_changed(now)
+            self._ask_masters(call.parts)
         else:
             self._give_up(asking, f"{asking.server} answered code {code} {text}".rstrip())
-
-    def _follow(self, asking: Asking, master: str, why: str, now: float) -> None:
-        """Ask the master that a server names, unless it is asked already."""
-        part = asking.part
-        if master in part.answered or any(one.server == master for one in part.asks.values()):
-            self._end(asking)
-        elif master and asking.moves < _MOVES_AT_ONCE:
-            self._ask(Asking(part, asking.group, master, moves=asking.moves + 1))
-        else:
-            self.set_back(asking, why.rstrip(), now)
 
     def set_back(self, asking: Asking, why: str, now: float) -> None:
         """Let a request whose try failed wait before the next one."""
         asking.is_in_flight = False
-        if asking.is_over:
-            return
         asking.trouble = f"{asking.server} {why}"
-        asking.moves = 0
         asking.retry_at = now + pause_s(asking.attempts - 1, self._config, self._chance)
-        self._waiting.append(asking)
         self._wake(asking.retry_at)
         self._end_needless(asking.part)
 
     def unreachable(self, link: BatchLink, why: str) -> None:
         """Note that there is no connection to a server."""
-        for asking in list(self._ready.get(link.server, ())):
-            asking.trouble = f"{asking.server} {why}"
-            self._end_needless(asking.part)
+        for asking in self._asks():
+            if asking.server == link.server and not asking.is_in_flight:
+                asking.trouble = f"{asking.server} {why}"
+                self._end_needless(asking.part)
 
     def assign(self, now: float) -> None:
-        """Put what is ready on the wire, as far as links have room."""
-        for server, ready in list(self._ready.items()):
-            while ready:
-                asking = ready[0]
-                if asking.is_over:
-                    ready.popleft()
-                    continue
-                link = self._routing.link_to(asking.group, server)
-                if link is None:
-                    self._give_up(asking, f"{server} is no address, or one server too many")
-                elif asking.part.cluster not in {0, link.cluster} and link.cluster:
-                    self._end(asking)
-                elif link.has_room():
-                    ready.popleft()
-                    asking.is_in_flight = True
-                    link.send(asking, now)
-                    self._wake(link.next_event())
-                else:
-                    break
-            if not ready:
-                del self._ready[server]
+        """Put what is to be asked on the wire, as far as links have room."""
+        self._send_out(self._parts(), now)
 
     def poll(self, now: float) -> None:
         """Do what has become due: tries after a pause, and calls that have run out of time."""
-        due = [asking for asking in self._waiting if asking.retry_at <= now]
-        self._waiting = [asking for asking in self._waiting if asking.retry_at > now]
-        for asking in due:
-            self._ready[asking.server].append(asking)
         for call in list(self._calls):
             if call.abandoned or call.deadline <= now:
                 for part in list(call.parts):
@@ -189,11 +146,34 @@ class Changing:
     def _parts(self) -> list[Part]:
         return [part for call in self._calls for part in call.parts]
 
-    def _ask(self, asking: Asking) -> None:
-        """Send a request, in place of what was asked of its group."""
-        asking.part.asks[asking.group] = asking
-        self._ready[asking.server].append(asking)
-        self._wake(asking.retry_at)
+    def _asks(self) -> list[Asking]:
+        return [asking for part in self._parts() for asking in part.asks.values()]
+
+    def _ask_masters(self, parts: Iterable[Part]) -> None:
+        """Add requests to the masters of these parts that are known and were not asked."""
+        for part in list(parts):
+            for group, server in self._routing.masters.items():
+                asking = part.asks.get(group)
+                if group not in part.over and (asking is None or asking.server != server):
+                    part.asks[group] = Asking(part, group, server)
+            self._end_if_over(part)
+
+    def _send_out(self, parts: Iterable[Part], now: float) -> None:
+        for asking in [one for part in parts for one in part.asks.values()]:
+            if not asking.is_in_flight and asking.retry_at <= now and not asking.is_over:
+                self._send(asking, now)
+
+    def _send(self, asking: Asking, now: float) -> None:
+        """Put a request on the wire, if its link has room."""
+        link = self._routing.link_to(asking.group, asking.server)
+        if link is None:
+            self._give_up(asking, f"{asking.server} is no address, or one server too many")
+        elif asking.part.cluster not in {0, link.cluster} and link.cluster:
+            self._end(asking)
+        elif link.has_room():
+            asking.is_in_flight = True
+            link.send(asking, now)
+            self._wake(link.next_event())
 
     def _end(self, asking: Asking) -> None:
         """Wait for a group no more."""

@@ -395,7 +395,7 @@ class Exchange:
         """Yield the times at which poll() has something to do."""
         yield self._trouble.at
         yield from self._pending.events(now)
-        yield from self._changing.events()
+        yield from self._changing.events(now)
         for link in self.links:
             if link.state is LinkState.UP and link.condemned is None:
                 yield link.next_event()

@@ -7,6 +7,7 @@ Subjects with the same route share a lane, and lanes share the links to their se
 without a route has a lane of its own, without servers, in which its messages wait.
 """
 
+import contextlib
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,14 +44,13 @@ class FixedRouting:
                 raise ValueError(f"{server!r} is named twice: give each server once")
         self.links = [BatchLink(server, config) for server in servers]
         """All there are."""
-        self.lines: Sequence[Line] = list(self.links)
+        self.lines: Sequence[Line] = self.links
         """The same, for the shell."""
         self.version = 0
         """Never changes."""
         self.levels_ms = parse_levels(config.levels)
         """The delays of levels in ms."""
-        self._lane = Lane(list(self.links))
-        self._config = config
+        self._lane = Lane(self.links)
         self.masters: Mapping[str, str] = {server: server for server in servers}
         """The servers that may have any message, by group."""
         self.why_no_masters = ""
@@ -59,13 +59,9 @@ class FixedRouting:
     def want_masters(self, now: float) -> None:
         """Keep `masters` right; they always are."""
 
-    def link_to(self, group: str, server: str) -> BatchLink | None:
-        """Return the link to a server, which another one may have named; None for no address."""
-        link = next((link for link in self.links if link.server == server), None)
-        if link is None and (link := _new_link(group, server, self._config)) is not None:
-            self.links.append(link)
-            self.lines = list(self.links)
-        return link
+    def link_to(self, group: str, server: str) -> BatchLink:  # noqa: ARG002 (as MetaRouting)
+        """Return the link to a server."""
+        return next(link for link in self.links if link.server == server)
 
     def lane_for(self, subject: str, own_id: str | None) -> Lane:
         """Return the lane of everything, or the one beside it of a message with this id."""
@@ -310,16 +306,7 @@ class MetaRouting:
         place = (group, server)
         link = self._by_place.get(place)
         if link is None and len(self.links) < self._config.servers_max:
-            link = _new_link(group, server, self._config)
-            if link is not None:
-                self._by_place[place] = link
+            with contextlib.suppress(ValueError):
+                link = self._by_place[place] = BatchLink(server, self._config, group=group)
                 self._set_links([*self.links, link])
         return link
-
-
-def _new_link(group: str, server: str, config: ClientConfig) -> BatchLink | None:
-    """Return a link to a server that others named; None for no address."""
-    try:
-        return BatchLink(server, config, group=group)
-    except ValueError:
-        return None
