@@ -79,11 +79,6 @@ class RouteTalk(MetaSession):
         """Whether routes of any subjects are wanted."""
         return len(self) > 0
 
-    @property
-    def answers(self) -> int:
-        """How many routes were told."""
-        return self.counts.answers
-
     def connected(self, now: float) -> None:
         """Note that there is a new connection."""
         self._asked: dict[int, str] = {}

@@ -132,23 +132,6 @@ class MetaSessionConfig:
     """Subjects at a time, about 400 bytes of memory each; further ones are not taken."""
 
 
-@dataclass(slots=True)
-class MetaSessionCounts:
-    """What happened so far; numbers only grow."""
-
-    questions: int = 0
-    answers: int = 0
-    """Those that were asked for, refusals included."""
-    pushes: int = 0
-    refusals: int = 0
-    timeouts: int = 0
-    """Questions that were not answered in time."""
-    strays: int = 0
-    """Answers and pushes for nothing that we want."""
-    unreadable: int = 0
-    """Frames whose body could not be read."""
-
-
 class _Use(msgspec.Struct, gc=False, eq=False):
     """One subject. A Struct that the garbage collector does not look at: there are many."""
 
@@ -188,8 +171,8 @@ class MetaSession:
         Only `chance` draws pauses.
         """
         self.client_type = client_type
-        self.counts = MetaSessionCounts()
-        """What happened so far."""
+        self.answers = 0
+        """Answers that came to questions, refusals included."""
         self._client_id = client_id
         self._app_code = app_code
         self.config = config or MetaSessionConfig()
@@ -356,7 +339,6 @@ class MetaSession:
         use.at = math.inf
         use.asked_at = now
         self._outstanding[use.subject] = use
-        self.counts.questions += 1
         if self._unheard_since is None:
             self._unheard_since = now
         is_new = use.route is None
@@ -376,7 +358,6 @@ class MetaSession:
             if use.asked_at + self.config.answer_timeout_s > now:
                 break
             del self._outstanding[subject]
-            self.counts.timeouts += 1
             self._pause(use, now)
 
     # Answers.
@@ -386,10 +367,8 @@ class MetaSession:
         self._unheard_since = None
         use = self._uses.get(reply.subject)
         if use is None or reply.client_type != self.client_type or reply.consumer_group:
-            self.counts.strays += 1
             return None
         was_asked = self._was_asked(use)
-        self.counts.pushes += not was_asked
         if reply.timestamp_ms == REFUSED_TIMESTAMP:
             return self._bar(use, now, was_asked=was_asked)
         use.failures = 0
@@ -413,7 +392,6 @@ class MetaSession:
         self._unheard_since = None
         use = self._uses.get(subject)
         if use is None or not self._was_asked(use):
-            self.counts.strays += 1
             return
         self._note_refusal(use, reason or "the meta server cannot answer at present")
         self._pause(use, now)
@@ -421,14 +399,13 @@ class MetaSession:
     def answered(self, subject: str | None, frame: Frame, now: float) -> str | None:
         """Take the answer to a question for `subject`, or a push (None); return as receive().
 
-        What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
+        What cannot be read is ignored; what it was to answer is asked again.
         """
         try:
             if frame.code == ResponseCode.SUCCESS:
                 return self.receive(decode_client_register_reply(frame.body), now)
             reason = frame.body.decode(errors="replace")
         except MalformedMetaError as error:
-            self.counts.unreadable += 1
             reason = f"an answer that cannot be read: {error}"
         self.refused(subject or "", now, reason)
         return None
@@ -437,7 +414,7 @@ class MetaSession:
         """Take a subject from the questions; return whether it was among them."""
         if self._outstanding.pop(use.subject, None) is None:
             return False
-        self.counts.answers += 1
+        self.answers += 1
         return True
 
     def _bar(self, use: _Use, now: float, *, was_asked: bool) -> str | None:
@@ -455,7 +432,6 @@ class MetaSession:
         return use.subject
 
     def _note_refusal(self, use: _Use, reason: str) -> None:
-        self.counts.refusals += 1
         use.reason = reason[:REASON_LENGTH_MAX]
 
     def _usable_groups(self, groups: Iterable[BrokerGroupInfo]) -> Route:

@@ -159,7 +159,6 @@ def test_a_push_changes_the_route_and_not_the_time_of_the_heartbeat() -> None:
     assert asker.receive(answer("a", D2, timestamp_ms=1001), 10) == "a"
     assert asker.route("a") == (D2,)
     assert asker.next_at() == at
-    assert asker.counts.pushes == 1
 
 
 @pytest.mark.parametrize(
@@ -213,7 +212,6 @@ def test_a_question_that_is_not_answered_is_asked_again_ever_less_often() -> Non
     for failures, gap in enumerate(gaps):
         pause = min(8, 2**failures)
         assert 5 + pause / 2 <= gap <= 5 + pause + 0.2
-    assert asker.counts.timeouts >= len(gaps)
 
 
 def test_a_question_is_given_up_at_the_very_moment_that_is_named_for_it() -> None:
@@ -224,7 +222,7 @@ def test_a_question_is_given_up_at_the_very_moment_that_is_named_for_it() -> Non
     asker.want("a", asked_at)
     assert len(asker.next_requests(asked_at)) == 1
     asker.next_requests(asker.next_at())
-    assert asker.counts.timeouts == 1
+    assert asker.next_at() > asked_at + CALM.answer_timeout_s
 
 
 def test_a_refusal_is_told_with_its_reason_and_asked_again_after_a_pause() -> None:
@@ -326,7 +324,6 @@ def test_what_was_never_wanted_is_a_stray() -> None:
     asker.receive(answer("a", D2, consumer_group="g"), 1)
     asker.refused("a", 1)
     assert asker.route("a") == (D1,)
-    assert asker.counts.strays == 4
 
 
 def test_on_a_new_connection_all_are_asked_anew_and_those_without_a_route_first() -> None:
@@ -471,7 +468,6 @@ def test_it_survives_frames_that_cannot_be_read() -> None:
     assert asker.standing("a") is RouteState.UNKNOWN
     assert asker.answered("a", nonsense, 1) is None
     assert asker.standing("a") is RouteState.REFUSED
-    assert asker.counts.unreadable == 2
     assert subjects(asker.next_requests(3)) == ["a"]
 
 
