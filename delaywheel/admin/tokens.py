@@ -161,24 +161,11 @@ def _read(file: Path, *, must_exist: bool = False) -> tuple["Token", ...]:
 def _write(file: Path, tokens: Sequence["Token"]) -> None:
     """Replace the file durably; only its owner may read it."""
     from delay_transport.http.tokens import decode_tokens, encode_tokens
+    from storage.disk.disk import DirectoryDisk, replace_file
 
     content = encode_tokens(tokens)
     # What a server would not read is not written.
     decode_tokens(content, source=str(file))
-    directory = file.absolute().parent
+    os.umask(0o077)
     # The lock keeps others from it; what a command that failed left there is written over.
-    temporary = directory / f".{file.name}.new"
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as new:
-            new.write(content)
-            new.flush()
-            os.fsync(new.fileno())
-        temporary.replace(file)
-        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
-    except OSError as error:
-        raise Failure(f"{file} cannot be written: {error.strerror}", ExitCode.DISK) from error
+    replace_file(DirectoryDisk(file.absolute().parent), file.name, [content])

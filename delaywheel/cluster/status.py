@@ -29,8 +29,8 @@ TIMEOUT_S: Final = 5.0
 
 @click.command(short_help="Show what a delay server does.")
 @asks("session", timeout_s=TIMEOUT_S)
-@watching(every_seconds=1.0)
-def status(*, session: Session, watch: bool, every: float) -> None:
+@watching(every_seconds=1)
+def status(*, session: Session, watch: bool, every: int) -> None:
     """Show what a delay server does: accepted, pending, due, delivered, brokers, disk.
 
     The first line says that all is well, or what is not.

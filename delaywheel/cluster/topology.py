@@ -50,7 +50,7 @@ _LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence",
 @of_meta_server
 @option("--all", "Show every row.", to="shows_all")
 @option("--json", "Print it for programs.", to="as_json")
-@watching(every_seconds=2.0)
+@watching(every_seconds=2)
 def topology(
     *,
     meta: str,
@@ -58,7 +58,7 @@ def topology(
     shows_all: bool,
     as_json: bool,
     watch: bool,
-    every: float,
+    every: int,
 ) -> None:
     """Show nodes, roles, epochs, broker groups, routes, and how far nodes are behind.
 

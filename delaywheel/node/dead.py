@@ -15,7 +15,7 @@ from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option
-from delaywheel.shared.parameters import MOMENT, FiniteRange, Parsed
+from delaywheel.shared.parameters import MOMENT, POSITIVE, Parsed
 from delaywheel.shared.tables import Columns, figures_table, rows_table, screen, title_of
 from delaywheel.shared.terminal import print_json
 
@@ -184,7 +184,7 @@ def _changing(command: Command) -> Command:
 @option(
     "--rate N",
     "So many become due in a second, of each delay group.",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
 )
 @_changing
 def requeue(*, at: datetime | None, rate: float | None, **options: Any) -> None:  # noqa: ANN401 (click's)

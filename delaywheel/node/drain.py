@@ -12,7 +12,6 @@ from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option
-from delaywheel.shared.parameters import FiniteRange
 from delaywheel.shared.terminal import print_json
 
 _LOOK_S = 0.2
@@ -20,17 +19,12 @@ _LOOK_S = 0.2
 
 @click.command(short_help="Stop a node, or bring a broker group to rest.")
 @option("--group NAME", "A broker group instead of the node.")
-@option(
-    "--seconds",
-    "How long to wait for messages in flight.",
-    type=FiniteRange(min=0, max=3600),
-    default=30.0,
-)
+@option("--seconds N>=0", "How long to wait for messages in flight.", default=30)
 @asks("session", "rules")
 def drain(
     *,
     group: str | None,
-    seconds: float,
+    seconds: int,
     session: Session | None,
     rules: Rules | None,
 ) -> None:
@@ -58,7 +52,7 @@ def drain(
         _drain_node(session, seconds)
 
 
-def _drain_node(session: Session, seconds: float) -> None:
+def _drain_node(session: Session, seconds: int) -> None:
     session.ask("POST", "drain", body={"seconds": seconds})
     # The server itself needs some time to end.
     wait_s = seconds + TIMEOUT_S
@@ -81,7 +75,7 @@ def _drain_node(session: Session, seconds: float) -> None:
     )
 
 
-def _drain_group(rules: Rules, group: str, seconds: float) -> None:
+def _drain_group(rules: Rules, group: str, seconds: int) -> None:
     is_known = rules.pause_group(group)
     deadline = time.monotonic() + seconds
     counts, unknown = _in_flight(rules, group)

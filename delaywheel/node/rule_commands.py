@@ -5,7 +5,7 @@ import click
 from delaywheel.cluster.node_client import asks, on_one
 from delaywheel.cluster.rules import Rules
 from delaywheel.shared.options import option
-from delaywheel.shared.parameters import FiniteRange
+from delaywheel.shared.parameters import POSITIVE
 
 
 @click.command(short_help="Pause a subject or a broker group.")
@@ -48,7 +48,7 @@ def resume(*, subject: str | None, group: str | None, rules: Rules) -> None:
 
 @click.command(short_help="Set a rate limit for a broker group or a receiver.")
 @option("--group NAME", "A broker group, or a receiver name.", required=True)
-@option("--rate N", "Messages a second.", type=FiniteRange(min=0, min_open=True))
+@option("--rate N", "Messages a second.", type=POSITIVE)
 @option("--none", "Remove the limit.", to="no_limit")
 @asks("rules")
 def limit(*, group: str, rate: float | None, no_limit: bool, rules: Rules) -> None:
@@ -73,7 +73,7 @@ def limit(*, group: str, rate: float | None, no_limit: bool, rules: Rules) -> No
 @option(
     "--weight N",
     "In proportion to those of others, which have 1 unless something else was said.",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
 )
 @option("--none", "Use the weight of the settings again.", to="no_weight")
 @asks("rules")

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from delaywheel.shared.parameters import FiniteRange
-
 if TYPE_CHECKING:
     from delay_transport.settings.settings_file import Override
 
@@ -112,14 +110,13 @@ def spelled_out(
             yield Override(f"{key}={value}", f"--{parameter.replace('_', '-')} {value}")
 
 
-def watching(*, every_seconds: float) -> Callable[[Command], Command]:
+def watching(*, every_seconds: int) -> Callable[[Command], Command]:
     """Add `watch` and `every`: to show the same again and again."""
 
     def add(command: Command) -> Command:
         every = option(
-            "--every SECONDS",
-            "Interval of --watch.",
-            type=FiniteRange(min=0.1),
+            "--every N>=1",
+            "Interval of --watch, in seconds.",
             default=every_seconds,
         )
         watch = option("--watch", "Repeat until Ctrl-C.")

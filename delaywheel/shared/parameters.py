@@ -77,20 +77,12 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-class FiniteRange(click.FloatRange):
-    """A number within a range; neither `nan`, which every range lets pass, nor `inf`."""
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 (click's own signature)
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> float:
-        """Return the number that a text means."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
+def _positive(text: str) -> float:
+    """Return a number above 0."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{text!r} is not a number above 0")
+    return number
 
 
 DELAY = Parsed("delay", _delay)
@@ -99,3 +91,4 @@ MINUTE = Parsed("minute", minute_of)
 MOMENT = Parsed("moment", _moment)
 SHIFT = Parsed("shift", _shift)
 PAIR = Parsed("pair", _pair)
+POSITIVE = Parsed("number", _positive)

@@ -115,7 +115,7 @@ def test_what_is_still_in_flight_when_the_time_is_up_is_counted(world: World) ->
     world.node("n1", 2)
     world.node("n2", 0)
     world.node("n3", 40)
-    result = world.drain("--group", "g1", "--seconds", "0.1")
+    result = world.drain("--group", "g1", "--seconds", "1")
     assert result.output == "Error: not at rest: 42 messages are in flight to g1\n"
     assert result.exit_code == ExitCode.REFUSED
     found = world.drain("--group", "g1", "--seconds", "0", "--json")
