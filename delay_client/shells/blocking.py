@@ -5,24 +5,21 @@ for an answer and nothing else.
 """
 
 import _thread
+import functools
 import os
 import random
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import datetime
-from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from delay_client.messages.changed import Changed, ChangeOutcome, Named, When
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.errors import ClientClosed
-from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
 from delay_client.shells.client import Client
 
 _CLOSED: Final = "the client is closed: make a new BlockingClient"
@@ -31,15 +28,45 @@ _INTERRUPTED: Final = (
     "(maybe_kept): send them again with the same message ids"
 )
 
+_P = ParamSpec("_P")
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, _P], Awaitable[_Result]],
+) -> Callable[Concatenate["BlockingClient", _P], _Result]:
+    """Return a method that does what one of Client does, and waits for its result."""
+
+    @functools.wraps(method)
+    def call(self: "BlockingClient", /, *args: _P.args, **named: _P.kwargs) -> _Result:
+        return self._call(functools.partial(method, self._client, *args, **named))
+
+    return call
+
+
+def _blocking_many(
+    method: Callable[Concatenate[Client, Iterable[_Item], _P], Awaitable[_Result]],
+) -> Callable[Concatenate["BlockingClient", Iterable[_Item], _P], _Result]:
+    """Return such a method of many, which are taken in the thread that calls."""
+
+    @functools.wraps(method)
+    def call(
+        self: "BlockingClient", many: Iterable[_Item], /, *args: _P.args, **named: _P.kwargs
+    ) -> _Result:
+        return self._call(functools.partial(method, self._client, list(many), *args, **named))
+
+    return call
 
 
 class BlockingClient:
     """Sends messages that are delivered later, from ordinary code. Threads may share it.
 
     Use it as `with BlockingClient(...) as client`, or keep it as long as the process lives: it
-    connects when there is something to send. After a fork the child makes a new one. An exception
-    that interrupts the wait of a call, of a signal handler say, does not spoil the next one.
+    connects when there is something to send. Its calls are those of Client, without await. What
+    takes many takes them from the iterable first: if that raises, nothing was sent. After a fork
+    the child makes a new one. An exception that interrupts the wait of a call, of a signal handler
+    say, does not spoil the next one.
     """
 
     def __init__(
@@ -72,72 +99,12 @@ class BlockingClient:
         """The process that it runs in; 0 before the first call."""
         self._is_closed = False
 
-    def send(
-        self,
-        subject: str,
-        body: Body = "",
-        *,
-        delay: Delay | None = None,
-        at: datetime | None = None,
-        level: int | None = None,
-        message_id: str | None = None,
-        tags: Sequence[str] = (),
-        headers: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-        attributes: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> Receipt:
-        """Send one message; as Client.send()."""
-        message = OutgoingMessage(
-            subject, body, delay, at, message_id, tags, headers, content_type, attributes, level
-        )
-        return self._call(partial(self._client.send, **message._asdict(), timeout=timeout))
-
-    def send_many(
-        self, messages: Iterable[OutgoingMessage], *, timeout: float | None = None
-    ) -> list[Outcome]:
-        """Send many messages and return the outcome of each, in order; as Client.send_many().
-
-        All messages are taken from the iterable first: if that raises, nothing was sent.
-        """
-        return self._call(partial(self._client.send_many, list(messages), timeout=timeout))
-
-    def cancel(
-        self,
-        message: Named,
-        message_id: str | None = None,
-        *,
-        at: datetime | None = None,
-        timeout: float | None = None,
-    ) -> Changed:
-        """Take a message back; as Client.cancel()."""
-        work = partial(self._client.cancel, message, message_id, at=at, timeout=timeout)
-        return self._call(work)
-
-    def move(
-        self,
-        message: Named,
-        message_id: str | None = None,
-        *,
-        to: When,
-        at: datetime | None = None,
-        timeout: float | None = None,
-    ) -> Changed:
-        """Move a message to another time; as Client.move()."""
-        work = partial(self._client.move, message, message_id, to=to, at=at, timeout=timeout)
-        return self._call(work)
-
-    def cancel_many(
-        self, messages: Iterable[Named], *, timeout: float | None = None
-    ) -> list[ChangeOutcome]:
-        """Take many messages back; as Client.cancel_many()."""
-        return self._call(partial(self._client.cancel_many, list(messages), timeout=timeout))
-
-    def move_many(
-        self, moves: Iterable[tuple[Named, When]], *, timeout: float | None = None
-    ) -> list[ChangeOutcome]:
-        """Move many messages to other times; as Client.move_many()."""
-        return self._call(partial(self._client.move_many, list(moves), timeout=timeout))
+    send = _blocking(Client.send)
+    send_many = _blocking_many(Client.send_many)
+    cancel = _blocking(Client.cancel)
+    cancel_many = _blocking_many(Client.cancel_many)
+    move = _blocking(Client.move)
+    move_many = _blocking_many(Client.move_many)
 
     def close(self) -> None:
         """Disconnect. Calls that still wait in other threads get a ClientClosed."""
