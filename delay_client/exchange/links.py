@@ -81,8 +81,11 @@ RequestT = TypeVar("RequestT", bound=Request)
 class Plug:
     """A connection, as far as every kind has the same."""
 
-    def __init__(self, server: str) -> None:
-        """Take `host:port`; raise ValueError for what is none."""
+    def __init__(self, server: str, *, frame_bytes_max: int) -> None:
+        """Take `host:port`; raise ValueError for what is none.
+
+        frame_bytes_max: a larger frame is none of the protocol
+        """
         self.server = server
         """The address as the user or the meta server wrote it, for receipts and texts."""
         self.host, self.port = parse_server(server)
@@ -99,6 +102,8 @@ class Plug:
         self._failures = 0
         self._opaque = 0
         self._outgoing: list[bytes] = []
+        self._frame_bytes_max = frame_bytes_max
+        self._decoder = FrameDecoder(frame_bytes_max=frame_bytes_max)
 
     def wants_connection(self, now: float) -> bool:
         """Whether the shell may connect now."""
@@ -121,11 +126,19 @@ class Plug:
     def connect(self) -> None:
         """Note that the shell is connecting."""
         self._move(LinkState.IDLE, LinkState.CONNECTING)
+        self._decoder = FrameDecoder(frame_bytes_max=self._frame_bytes_max)
 
     def _move(self, before: LinkState, after: LinkState) -> None:
         if self.state is not before:
             raise IllegalLinkMoveError(f"{self.server}: {self.state} to {after}")
         self.state = after
+
+    def _frames(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that these bytes complete; raise RemoteProtocolError after good ones."""
+        self._decoder.feed(data)
+        yield from self._decoder.frames()
+        if self._decoder.fault is not None:
+            raise self._decoder.fault
 
     def _request(self, code: CommandCode, body: bytes) -> int:
         """Put a request out; return its opaque, from 1, by which its answer is known."""
@@ -142,7 +155,7 @@ class Link(Plug, Generic[RequestT]):
     """
 
     def __init__(self, server: str, config: ClientConfig, *, group: str | None = None) -> None:
-        super().__init__(server)
+        super().__init__(server, frame_bytes_max=config.answer_bytes_max)
         self.group = server if group is None else group
         """The broker group whose master it is; a server that the user named is its own group."""
         self._config = config
@@ -150,7 +163,6 @@ class Link(Plug, Generic[RequestT]):
         """Whether it gets more than probes."""
         self._in_flight: dict[int, tuple[RequestT, float]] = {}
         self.bytes_in_flight = 0
-        self._decoder = self._new_decoder()
         self._asked_at: float | None = None
         """While it has not said who it is: when it was asked."""
         self._clock = ServerClock(server)
@@ -230,7 +242,6 @@ class Link(Plug, Generic[RequestT]):
         lost = self.abandon()
         self.state = LinkState.IDLE
         self.condemned = None
-        self._decoder = self._new_decoder()
         self._asked_at = None
         if unused:
             # It closed a connection that nobody used: no reason to doubt or to spare it.
@@ -270,8 +281,7 @@ class Link(Plug, Generic[RequestT]):
         speak the protocol.
         """
         self.heard_at = self.used_at = now
-        self._decoder.feed(data)
-        for frame in self._decoder.frames():
+        for frame in self._frames(data):
             if frame.is_response and frame.opaque == _HELLO_OPAQUE:
                 self._take_hello(frame)
                 continue
@@ -286,8 +296,6 @@ class Link(Plug, Generic[RequestT]):
             self._failures = 0
             self.trouble = None
             yield batch, frame.code, frame.body
-        if self._decoder.fault is not None:
-            raise self._decoder.fault
 
     def garbled(self, error: RemoteProtocolError) -> None:
         """Note that what came is not of our protocol."""
@@ -358,6 +366,3 @@ class Link(Plug, Generic[RequestT]):
     def _overdue_at(self, request: RequestT, sent_at: float) -> float:
         try_s = math.inf if request.is_slow else self._config.try_timeout_s
         return min(sent_at + try_s, request.deadline)
-
-    def _new_decoder(self) -> FrameDecoder:
-        return FrameDecoder(frame_bytes_max=self._config.answer_bytes_max)

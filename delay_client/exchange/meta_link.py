@@ -23,13 +23,17 @@ from delay_protocol.basics.errors import RemoteProtocolError
 from delay_protocol.basics.levels import parse_levels
 from delay_protocol.meta.requests import encode_client_register
 from delay_protocol.meta.session import MetaSession
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_protocol.wire.frames import Frame
 
 _FRAME_BYTES_MAX = 256 * 1024
 """An answer has some hundred bytes, some kB with many groups."""
 
 _ASKED_MAX = 10_000
 """Questions whose numbers are known: those that are given up gather."""
+
+
+Question = tuple[CommandCode, bytes, str]
+"""Code and body of a request, and what it is about."""
 
 
 class MetaTalk(Protocol):
@@ -54,11 +58,14 @@ class MetaTalk(Protocol):
     def disconnected(self, now: float) -> None:
         """Note that there is none any more."""
 
-    def outgoing(self, now: float) -> bytes:
-        """Return the frames to be sent now, b"" if there are none."""
+    def outgoing(self, now: float) -> Sequence["Question"]:
+        """Return the questions to be sent now."""
 
-    def take(self, frame: Frame, now: float) -> str | None:
-        """Take a frame; return the subject if its route has changed by it."""
+    def take(self, frame: Frame, about: str | None, now: float) -> str | None:
+        """Take a frame; return the subject if its route has changed by it.
+
+        about: of an answer what its question was about; None of any other frame
+        """
 
     def stalls_at(self) -> float:
         """Return when the connection is dead, unless an answer comes before."""
@@ -72,36 +79,22 @@ class RouteTalk(MetaSession):
 
     logger = logging.getLogger("delaywheel.client")
     frame_bytes_max = _FRAME_BYTES_MAX
-    _opaque = 0
 
     @property
     def is_needed(self) -> bool:
         """Whether routes of any subjects are wanted."""
         return len(self) > 0
 
-    def connected(self, now: float) -> None:
-        """Note that there is a new connection."""
-        self._asked: dict[int, str] = {}
-        super().connected(now)
+    def outgoing(self, now: float) -> Sequence[Question]:
+        """Return the questions to be sent now."""
+        return [
+            (CommandCode.CLIENT_REGISTER, encode_client_register(request), request.subject)
+            for request in self.next_requests(now)
+        ]
 
-    def outgoing(self, now: float) -> bytes:
-        """Return the frames to be sent now, b"" if there are none."""
-        frames: list[bytes] = []
-        if len(self._asked) > _ASKED_MAX:
-            self._asked.clear()
-        for request in self.next_requests(now):
-            # 0 is what pushes carry.
-            self._opaque = self._opaque % 0x7FFF_FFFF + 1
-            self._asked[self._opaque] = request.subject
-            body = encode_client_register(request)
-            frames.append(
-                encode_request(code=CommandCode.CLIENT_REGISTER, opaque=self._opaque, body=body)
-            )
-        return b"".join(frames)
-
-    def take(self, frame: Frame, now: float) -> str | None:
+    def take(self, frame: Frame, about: str | None, now: float) -> str | None:
         """Take a frame; return the subject if its route has changed by it."""
-        return self.answered(self._asked.pop(frame.opaque, None), frame, now)
+        return self.answered(about, frame, now)
 
 
 def meta_addresses(meta: str | Sequence[str]) -> list[str]:
@@ -128,7 +121,7 @@ class MetaLink(Plug):
         for address in addresses:
             parse_server(address)
         self._at = chance.randrange(len(addresses))
-        super().__init__(addresses[self._at])
+        super().__init__(addresses[self._at], frame_bytes_max=talk.frame_bytes_max)
         self._talk = talk
         self._config = config
         self._chance = chance
@@ -138,7 +131,8 @@ class MetaLink(Plug):
         self.levels_ms: Sequence[int] | None = None
         """The delays of levels in ms, as a meta server told last; None before one was asked."""
         self._give_up_at = math.inf
-        self._decoder = self._new_decoder()
+        self._asked: dict[int, str] = {}
+        """What questions are about, by their opaques."""
 
     def wants_connection(self, now: float) -> bool:
         """Whether the shell should connect now."""
@@ -152,7 +146,7 @@ class MetaLink(Plug):
             self._give_up_at = now + self._config.meta_answer_timeout_s
             self._outgoing.append(address_request(self.host, self.port))
         else:
-            self._decoder = self._new_decoder()
+            self._asked.clear()
             self._talk.connected(now)
             self._ask(now)
 
@@ -191,14 +185,13 @@ class MetaLink(Plug):
             return []
         changed: list[str] = []
         answers = self._talk.answers
-        self._decoder.feed(data)
         try:
-            for frame in self._decoder.frames():
-                subject = self._talk.take(frame, now)
+            for frame in self._frames(data):
+                # 0 is what pushes carry.
+                about = self._asked.pop(frame.opaque, None) if frame.is_response else None
+                subject = self._talk.take(frame, about, now)
                 if subject is not None:
                     changed.append(subject)
-            if self._decoder.fault is not None:
-                raise self._decoder.fault
         except RemoteProtocolError as error:
             self.condemned = f"does not speak the protocol: {error}"
         if self._talk.answers > answers:
@@ -232,8 +225,12 @@ class MetaLink(Plug):
 
     def _ask(self, now: float) -> None:
         # What the socket has not taken waits in the session, which knows how much there may be.
-        if not self._outgoing and (data := self._talk.outgoing(now)):
-            self._outgoing.append(data)
+        if self._outgoing:
+            return
+        if len(self._asked) > _ASKED_MAX:
+            self._asked.clear()
+        for code, body, about in self._talk.outgoing(now):
+            self._asked[self._request(code, body)] = about
 
     def _found(self, listener: tuple[str, int]) -> None:
         self._is_found = True
@@ -256,9 +253,6 @@ class MetaLink(Plug):
         self._at = (self._at + 1) % len(self._addresses)
         self.server = self._addresses[self._at]
         self.host, self.port = parse_server(self.server)
-
-    def _new_decoder(self) -> FrameDecoder:
-        return FrameDecoder(frame_bytes_max=self._talk.frame_bytes_max)
 
 
 _UNUSED = "unused"

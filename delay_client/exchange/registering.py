@@ -7,12 +7,12 @@ first at once and holds each further one until there is something new, for HOLD_
 import logging
 import math
 import random
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from delay_client.exchange.circuits import pause_s
+from delay_client.exchange.meta_link import Question
 from delay_client.messages.config import ClientConfig
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import MalformedMetaError
@@ -26,9 +26,7 @@ from delay_protocol.receivers.masters import (
     decode_receiver_reply,
     encode_receiver_register,
 )
-from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, encode_request
-
-_OPAQUE_MAX: Final = 0x7FFF_FFFF
+from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame
 
 
 class MastersTalk:
@@ -67,7 +65,6 @@ class MastersTalk:
         self._was_told = False
         self._setbacks = 0
         self._told = 0
-        self._opaque = 0
         self._asks_at = math.inf
         self._answer_by = math.inf
         """While a question waits: when it must have been answered."""
@@ -88,23 +85,19 @@ class MastersTalk:
         self._told = 0
         self._asks_at = self._answer_by = math.inf
 
-    def outgoing(self, now: float) -> bytes:
-        """Return the question to be sent now, b"" if there is none."""
+    def outgoing(self, now: float) -> Sequence[Question]:
+        """Return the question to be sent now, if there is one."""
         if now < self._asks_at:
-            return b""
+            return ()
         held_s = HOLD_S if self._told else 0.0
         self._answer_by = now + held_s + self._config.meta_answer_timeout_s
         self._asks_at = math.inf
-        self._opaque = self._opaque % _OPAQUE_MAX + 1
-        return encode_request(
-            code=CommandCode.RECEIVER_REGISTER,
-            opaque=self._opaque,
-            body=encode_receiver_register(replace(self._register, told=self._told)),
-        )
+        body = encode_receiver_register(replace(self._register, told=self._told))
+        return ((CommandCode.RECEIVER_REGISTER, body, self._register.name),)
 
-    def take(self, frame: Frame, now: float) -> None:
+    def take(self, frame: Frame, about: str | None, now: float) -> None:
         """Take an answer; ask again at once, or after a pause where it was a refusal."""
-        if not frame.is_response or frame.opaque != self._opaque or self._answer_by == math.inf:
+        if about is None:
             return
         self._answer_by = math.inf
         self._asks_at = now

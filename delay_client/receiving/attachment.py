@@ -51,7 +51,7 @@ from delay_protocol.receivers.delivering import (
     decode_settle_reply,
     encode_settle,
 )
-from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, encode_one_way
+from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, encode_one_way
 
 logger = logging.getLogger("delaywheel.receiver")
 
@@ -157,7 +157,8 @@ class Attachment(Plug):
     """
 
     def __init__(self, server: str, shared: Shared) -> None:
-        super().__init__(server)
+        most = shared.config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
+        super().__init__(server, frame_bytes_max=FRAME_OVERHEAD + most)
         self.chance = shared.chance
         self.tracebacks = shared.tracebacks
         self.ends_task = shared.ends_task
@@ -188,8 +189,6 @@ class Attachment(Plug):
         self._verdicts, self._laters = _Waiting(), _Waiting()
         self._in_flight: dict[int, _Asked] = {}
         self._outgoing.clear()
-        most = self._config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
-        self._decoder = FrameDecoder(frame_bytes_max=FRAME_OVERHEAD + most)
 
     @property
     def retry(self) -> RetryPolicy:
@@ -263,9 +262,8 @@ class Attachment(Plug):
 
     def received(self, data: bytes, now: float) -> None:
         """Take bytes that came in. Those of no protocol of ours condemn the connection."""
-        self._decoder.feed(data)
         try:
-            for frame in self._decoder.frames():
+            for frame in self._frames(data):
                 if self.condemned is not None:
                     return
                 if not frame.is_response:
@@ -277,8 +275,6 @@ class Attachment(Plug):
                 elif (found := self._in_flight.pop(frame.opaque, None)) is not None:
                     self._answered_at = now
                     self._take_settle_reply(found, frame, now)
-            if self._decoder.fault is not None:
-                raise self._decoder.fault
         except (RemoteProtocolError, BodyError) as error:
             self._shared.counts.garbage += 1
             self.condemned = f"it does not speak the protocol: {error}"

@@ -3,14 +3,16 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from delay_client import ClientConfig
 from delay_client.exchange.links import IllegalLinkMoveError, LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
+from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 from delay_protocol.meta.requests import ClientType, decode_client_register
 from delay_protocol.meta.session import MetaSessionConfig
-from delay_protocol.wire.frames import FrameDecoder
+from delay_protocol.wire.frames import FrameDecoder, encode_request, encode_response
 
 CONFIG = ClientConfig(meta_answer_timeout_s=5, meta_backoff_min_s=1, meta_backoff_max_s=8)
 DEFAULT_MS = parse_levels(DEFAULT_LEVELS)
@@ -192,6 +194,21 @@ def test_without_anything_wanted_the_connection_is_closed_without_a_grudge() -> 
     assert (link.trouble, link.wants_connection(1)) == (None, False)
     session.want("t", 1)
     assert link.wants_connection(1)
+
+
+def test_each_question_has_one_answer_and_other_frames_have_no_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link, session = talking()
+    decoder = FrameDecoder(frame_bytes_max=1 << 16)
+    decoder.feed(link.take_outgoing())
+    [frame] = decoder.frames()
+    taken: list[str | None] = []
+    monkeypatch.setattr(session, "take", lambda _frame, about, _now: taken.append(about))
+    for opaque in (frame.opaque + 1, frame.opaque, frame.opaque, 0):
+        link.received(encode_response(replace(frame, opaque=opaque), code=51), 0)
+    link.received(encode_request(code=CommandCode.HELLO, opaque=frame.opaque, body=b""), 0)
+    assert taken == [None, "s", None, None, None]
 
 
 def test_what_the_socket_does_not_take_is_not_added_to() -> None:

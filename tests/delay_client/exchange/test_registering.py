@@ -17,7 +17,7 @@ from delay_protocol.receivers.masters import (
     decode_receiver_register,
     encode_receiver_reply,
 )
-from delay_protocol.wire.frames import Frame, FrameDecoder
+from delay_protocol.wire.frames import Frame
 
 CONFIG = ClientConfig(meta_answer_timeout_s=5, backoff_min_s=1, meta_backoff_max_s=8)
 TOLD = ReceiverRegistered(version=7, masters=(MasterInfo(group="g", address="h:1"),))
@@ -34,16 +34,14 @@ class World:
         )
 
     def question(self, now: float) -> Frame:
-        decoder = FrameDecoder(frame_bytes_max=1 << 20)
-        decoder.feed(self.talk.outgoing(now))
-        [frame] = decoder.frames()
-        return frame
+        [(code, body, self.about)] = self.talk.outgoing(now)
+        return Frame(code, 9, 1, 0, 0, body)
 
     def answer(
         self, frame: Frame, now: float, reply: ReceiverReply | None = None, code: int = 0
     ) -> None:
         body = b"later" if reply is None else encode_receiver_reply(reply)
-        self.talk.take(Frame(code, 9, frame.opaque, 1, frame.code, body), now)
+        self.talk.take(Frame(code, 9, frame.opaque, 1, frame.code, body), self.about, now)
 
 
 def test_the_first_question_is_answered_at_once_and_the_next_is_held() -> None:
@@ -55,7 +53,7 @@ def test_the_first_question_is_answered_at_once_and_the_next_is_held() -> None:
     asked = decode_receiver_register(frame.body)
     assert (asked.name, asked.patterns, asked.token, asked.told) == ("r", ("a.*",), "t", 0)
     assert (world.talk.stalls_at(), world.talk.next_at()) == (6, math.inf)
-    assert world.talk.outgoing(2) == b""
+    assert world.talk.outgoing(2) == ()
     world.answer(frame, 2, TOLD)
     assert world.told == [TOLD]
     frame = world.question(2)
@@ -101,9 +99,7 @@ def test_what_answers_no_question_is_passed_over() -> None:
     world = World()
     world.talk.connected(0)
     frame = world.question(0)
-    world.talk.take(Frame(0, 9, frame.opaque + 1, 1, 1044, b""), 0)
-    world.talk.take(Frame(0, 9, frame.opaque, 0, 1044, b""), 0)
+    world.talk.take(Frame(0, 9, frame.opaque + 1, 1, 1044, b""), None, 0)
     assert (world.talk.answers, world.talk.stalls_at()) == (0, 5)
-    world.answer(frame, 0, TOLD)
     world.answer(frame, 0, TOLD)
     assert (world.talk.answers, len(world.told)) == (1, 1)
