@@ -72,12 +72,13 @@ class Exchange:
         """
         self._meta: MetaRouting | None = None
         """The routing, if a meta server names the servers."""
-        self._routing: FixedRouting | MetaRouting
+        self.routing: FixedRouting | MetaRouting
+        """The links there are, and which messages share a batch."""
         named = named_servers(servers, meta)
         if meta is None:
-            self._routing = FixedRouting(named, config)
+            self.routing = FixedRouting(named, config)
         else:
-            self._routing = self._meta = MetaRouting(
+            self.routing = self._meta = MetaRouting(
                 meta,
                 client_id=client_id,
                 app_code=app_code,
@@ -86,8 +87,8 @@ class Exchange:
             )
         self._config = config
         self._chance = chance
-        self._pending = Pending(self._routing, config, self._wake)
-        self._changing = Changing(self._routing, config, chance, self._wake)
+        self._pending = Pending(self.routing, config, self._wake)
+        self._changing = Changing(self.routing, config, chance, self._wake)
         self._trouble = TroubleWatch(
             on_trouble, is_busy=self._is_busy, why=self._why_nothing, wake=self._wake
         )
@@ -96,22 +97,12 @@ class Exchange:
         """Call poll() at this time, or before."""
 
     @property
-    def links(self) -> Sequence[BatchLink]:
-        """The links there are; they come and go if a meta server names them."""
-        return self._routing.links
-
-    @property
     def lines(self) -> Sequence[Line]:
         """The connections that the shell has to make: the links, and the one to the meta server.
 
         A new object after each change.
         """
-        return self._routing.lines
-
-    @property
-    def lanes(self) -> FixedRouting | MetaRouting:
-        """Which messages share a batch."""
-        return self._routing
+        return self.routing.lines
 
     # What the user wants.
 
@@ -161,7 +152,7 @@ class Exchange:
         """Settle everything that is still on its way, and whatever comes later: the client ends."""
         self._is_closed = True
         batches = self._pending.take_all()
-        for link in self.links:
+        for link in self.routing.links:
             batches += [one for one in link.abandon() if isinstance(one, Batch)]
         self._changing.close()
         self._end(batches, reasons.closed)
@@ -251,7 +242,7 @@ class Exchange:
         if self._meta is not None:
             self._meta.poll(now, self._pending.lanes)
         self._pending.poll(now)
-        for link in self.links:
+        for link in self.routing.links:
             if link.state is LinkState.UP:
                 for batch in link.overdue(now):
                     if isinstance(batch, Asking):
@@ -261,7 +252,7 @@ class Exchange:
                     link.circuit.failed(now, self._chance)
                     self._set_back(batch, TimedOut, "did not answer in time", link, now)
         self._end(
-            self._pending.take_expired(now), lambda batch: reasons.given_up(batch, self._routing)
+            self._pending.take_expired(now), lambda batch: reasons.given_up(batch, self.routing)
         )
         self._changing.poll(now)
         self._assign(now)
@@ -270,7 +261,7 @@ class Exchange:
 
     def _is_busy(self) -> bool:
         """Whether any message waits to be accepted."""
-        in_flight = (request for link in self.links for request in link.in_flight)
+        in_flight = (request for link in self.routing.links for request in link.in_flight)
         return bool(self._pending.lanes) or any(isinstance(one, Batch) for one in in_flight)
 
     def _has_work(self, link: BatchLink) -> bool:
@@ -280,13 +271,13 @@ class Exchange:
         """Return why no message is accepted."""
         silent = [
             link.server
-            for link in self.links
+            for link in self.routing.links
             if link.requests_in_flight or (link.state is LinkState.UP and not link.is_greeted)
         ]
         batch = next(self._pending.batches(), None)
         if silent or batch is None:
             return f"no answer from {', '.join(silent)}"
-        return reasons.trouble(batch, self._routing)
+        return reasons.trouble(batch, self.routing)
 
     # Sending.
 
@@ -306,7 +297,7 @@ class Exchange:
     def _refuse_foreign(self, now: float) -> None:
         """Refuse all there is if none of the servers that the user named is a delay server."""
         said: list[str] = []
-        for link in self.links:
+        for link in self.routing.links:
             if (foreign := link.foreign(now)) is None:
                 return
             said.append(f"{link.server} {foreign}")
@@ -319,13 +310,13 @@ class Exchange:
         if link is None:
             return False
         lane.ready.popleft()
-        if batch.version != self._routing.version:
+        if batch.version != self.routing.version:
             self._pending.file(batch)
             return True
         if batch.drop_unwanted():
             batch.held_for = None
             # Known by now: whoever told the route told the levels before.
-            levels_ms = self._routing.levels_ms
+            levels_ms = self.routing.levels_ms
             if levels_ms is not None and batch.past_due and not batch.attempts:
                 batch.count_levels(levels_ms)
             link.send(batch, now)
@@ -396,7 +387,7 @@ class Exchange:
         yield self._trouble.at
         yield from self._pending.events(now)
         yield from self._changing.events(now)
-        for link in self.links:
+        for link in self.routing.links:
             if link.state is LinkState.UP and link.condemned is None:
                 yield link.next_event()
             elif link.state is LinkState.IDLE and link.retry_at > now and self._has_work(link):

@@ -89,7 +89,7 @@ class Client(Shell[Line]):
             ids=MessageIdMaker(chance),
             item_bytes_max=self._config.item_bytes_max,
             app_code=app_code,
-            levels_ms=lambda: self._exchange.lanes.levels_ms,
+            levels_ms=lambda: self._exchange.routing.levels_ms,
         )
         super().__init__(self._exchange, connect_timeout_s=self._config.connect_timeout_s)
         self._wall_ms = wall_ms
@@ -285,7 +285,7 @@ class Client(Shell[Line]):
                 encoder=encoder,
                 config=self._config,
                 wall_ms=self._wall_ms,
-                lanes=self._exchange.lanes,
+                lanes=self._exchange.routing,
             ):
                 now = anyio.current_time()
                 batch.deadline = collection.deadline(now, timeout_s)

@@ -216,7 +216,7 @@ class World:
         self.encoder = ItemEncoder(
             ids=MessageIdMaker(random.Random(1)),
             item_bytes_max=1 << 20,
-            levels_ms=lambda: self.exchange.lanes.levels_ms,
+            levels_ms=lambda: self.exchange.routing.levels_ms,
         )
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._held: list[tuple[Connection, Frame]] = []
@@ -293,7 +293,7 @@ class World:
                 encoder=self.encoder,
                 config=self.config,
                 wall_ms=lambda: self.wall_ms,
-                lanes=self.exchange.lanes,
+                lanes=self.exchange.routing,
             )
         )
 
@@ -483,8 +483,8 @@ class World:
 
     def links(self) -> dict[str, BatchLink]:
         """Return the links that there are, by address."""
-        return {link.server: link for link in self.exchange.links}
+        return {link.server: link for link in self.exchange.routing.links}
 
     def connected_to(self) -> list[str]:
         """Return the servers that the client has a connection to."""
-        return [link.server for link in self.exchange.links if link.state is LinkState.UP]
+        return [link.server for link in self.exchange.routing.links if link.state is LinkState.UP]

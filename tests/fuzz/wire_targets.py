@@ -435,10 +435,10 @@ def exchange(data: bytes) -> None:
     rhythm = byte_at(data, 0)
     stream = data[1:] if rhythm & 1 else whole_frames(data[1:], opaques=_IN_FLIGHT)
     client = Exchange(["h:1"], config=_CLIENT, chance=random.Random(0))
-    link = client.links[0]
+    link = client.routing.links[0]
     receivers = [_Once() for _ in range(_IN_FLIGHT)]
     for receiver in receivers:
-        batch = Batch(receiver, deadline=1000.0, lane=client.lanes.lane_for("s", None))
+        batch = Batch(receiver, deadline=1000.0, lane=client.routing.lane_for("s", None))
         for number in range(_ITEMS):
             batch.add((_client_item(number), f"m{number}", NOW_MS + 1000, False), "s", number)
         client.submit(batch, 0.0)

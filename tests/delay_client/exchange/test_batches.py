@@ -43,7 +43,7 @@ class World:
         self.exchange = Exchange(["a:1"], config=CONFIG, chance=random.Random(7))
         self.encoder = ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=1 << 20)
         self._decoder = FrameDecoder(frame_bytes_max=1 << 20)
-        [self.link] = self.exchange.links
+        [self.link] = self.exchange.routing.links
 
     def server_ms(self) -> int:
         return NOON_MS + round(self.now * 1000)
@@ -132,7 +132,7 @@ def test_many_at_once_delay_by_it_too(world: World) -> None:
         encoder=world.encoder,
         config=CONFIG,
         wall_ms=world.wall_ms,
-        lanes=world.exchange.lanes,
+        lanes=world.exchange.routing,
     ):
         batch.deadline = 15.0
         world.exchange.submit(batch, 0.0)

@@ -111,7 +111,7 @@ class World:
     def __init__(self, *servers: str, config: ClientConfig = CONFIG) -> None:
         servers = servers or ("a:1",)
         self.exchange = Exchange(servers, config=config, chance=random.Random(7))
-        self.wires = [Wire(self.exchange, link) for link in self.exchange.links]
+        self.wires = [Wire(self.exchange, link) for link in self.exchange.routing.links]
         self.progress = 0
 
     def collection(self) -> Collection:
@@ -125,7 +125,7 @@ class World:
     def submit_to(
         self, collection: Collection, *names: str, now: float = 0.0, timeout_s: float = 10.0
     ) -> None:
-        lane = self.exchange.lanes.lane_for("s", None)
+        lane = self.exchange.routing.lane_for("s", None)
         batch = Batch(collection, deadline=now + timeout_s, lane=lane)
         start = len(collection._outcomes)
         for position, name in enumerate(names, start):
@@ -180,7 +180,7 @@ def error_of(outcome: Outcome | None) -> RetryableError:
 
 def test_nothing_is_connected_before_there_is_something_to_send() -> None:
     world = World()
-    link = world.exchange.links[0]
+    link = world.exchange.routing.links[0]
     assert not world.exchange.wants_connection(link, 0.0)
     assert world.exchange.wake_at == math.inf
     world.submit("m1")
@@ -851,7 +851,7 @@ def test_closing_settles_everything_and_whatever_comes_later() -> None:
 def test_a_shell_that_reports_the_impossible_is_a_bug() -> None:
     world = World()
     with pytest.raises(IllegalLinkMoveError):
-        world.exchange.connected(world.exchange.links[0], 0.0)
+        world.exchange.connected(world.exchange.routing.links[0], 0.0)
 
 
 @pytest.mark.parametrize("servers", [[], "a:1", ["a:1", "a:1"], ["nonsense"]])

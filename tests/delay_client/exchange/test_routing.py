@@ -236,8 +236,8 @@ def test_more_subjects_and_servers_than_are_kept_do_not_fill_the_memory() -> Non
         else:
             world.send(f"m{number}", f"s{number}", timeout_s=0.1)
         world.run(0.1)
-        assert len(world.exchange.links) <= 10
-    routing = world.exchange.lanes
+        assert len(world.exchange.routing.links) <= 10
+    routing = world.exchange.routing
     assert isinstance(routing, MetaRouting)
     assert len(routing._found) <= 40
     assert len(routing._routeless) <= 60
