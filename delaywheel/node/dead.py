@@ -4,7 +4,7 @@ Everything goes over the node's HTTP port.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -231,9 +231,9 @@ def _change(
         raise click.UsageError("name dead letters by sequences, or by one of --subject and --group")
     named = _by_group(letters, masters)
     if not is_meant:
-        count = _count_of(masters, named, asked)
         raise click.UsageError(
-            f"this would drop {count} dead letters for good: nothing was dropped; add --yes to drop"
+            "this may drop many dead letters for good: nothing was dropped; look at them with "
+            "`delaywheel dead list`, and add --yes to drop them"
         )
     changed: Json = {"done": 0, "damaged": [], "missing": []}
 
@@ -256,12 +256,3 @@ def _change(
         click.echo(f"no dead letters, or settled before: {' '.join(map(str, missing))}", err=True)
     if missing or damaged:
         sys.exit(ExitCode.REFUSED)
-
-
-def _count_of(masters: Masters, named: Mapping[str, Sequence[int]], asked: Json) -> int:
-    """Return how many dead letters a command would change."""
-    if named:
-        return sum(len(set(one)) for one in named.values())
-    query = {**asked, "limit": 1}
-    found = masters.answers(lambda _, session: session.ask("GET", "dead", query=query))
-    return sum(one["matched"] for one in found.values())

@@ -31,13 +31,11 @@ def explain(*, subject: str, masters: Masters) -> None:
     """
     query = {"subject": subject}
     answers = masters.answers(lambda _, session: session.ask("GET", "explain", query=query))
-    if not masters.as_json:
-        for delay_group, answer in answers.items():
-            _print_subject(delay_group, answer)
-    elif masters.is_cluster:
+    if masters.as_json:
         print_json({"delay_groups": answers} | masters.said_of_unanswered)
-    else:
-        print_json(answers[""])
+        return
+    for delay_group, answer in answers.items():
+        _print_subject(delay_group, answer)
 
 
 def _print_subject(delay_group: str, answer: Mapping[str, Any]) -> None:

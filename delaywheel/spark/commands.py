@@ -14,7 +14,7 @@ from delaywheel.spark.engines import EngineChoice, engine_options, running
 from delaywheel.spark.hours import hours
 from delaywheel.spark.page import page
 from delaywheel.spark.repair import repair
-from delaywheel.spark.sources import ResultType, judged, knowing_repairs, reading, sources_of
+from delaywheel.spark.sources import RESULT, judged, knowing_repairs, reading, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -41,18 +41,18 @@ spark.add_command(repair)
 @option(
     "--output FILE",
     "The JSON file for the result.",
-    type=ResultType(dir_okay=False, path_type=Path),
+    type=RESULT,
 )
 @option(
     "--details DIR",
     "The directory for Parquet files with every finding and all tables.",
-    type=ResultType(file_okay=False, path_type=Path),
+    type=RESULT,
 )
 @option(
     "--page FILE",
     "The HTML file for the result with plots.",
     to="page_file",
-    type=ResultType(dir_okay=False, path_type=Path),
+    type=RESULT,
 )
 @option(
     "--check-payload",

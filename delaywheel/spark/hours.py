@@ -11,7 +11,7 @@ import click
 from delaywheel.shared.failures import Failure
 from delaywheel.shared.options import option
 from delaywheel.spark.engines import EngineChoice, engine_options, running
-from delaywheel.spark.sources import ResultType, judged, knowing_repairs, reading, sources_of
+from delaywheel.spark.sources import RESULT, judged, knowing_repairs, reading, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--state DIR",
     "The directory for the results of all hours. The first run makes it.",
     required=True,
-    type=ResultType(file_okay=False, path_type=Path),
+    type=RESULT,
 )
 @reading
 @judged

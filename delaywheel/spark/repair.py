@@ -265,7 +265,6 @@ class _Told:
         self.left_out: Counter[str] = Counter()
         self.is_owed = False
         self.unreadable = 0
-        self.unreadable_examples: list[LeftOut] = []
 
     def find(
         self, sources: "Sequence[Source]", request: "Request", engine: "Engine", before: "Repairs"
@@ -285,6 +284,7 @@ class _Told:
         )
 
     def _without_left_out(self, found: Iterator["Message | LeftOut"]) -> Iterator["Message"]:
+        from delay_protocol.basics.printable import printable
         from spark_tools.repair.repair import LeftOut, Why
 
         for one in found:
@@ -293,7 +293,8 @@ class _Told:
             elif one.why is Why.UNREADABLE:
                 self.unreadable += 1
                 if self.unreadable <= _EXAMPLES:
-                    self.unreadable_examples.append(one)
+                    said = f"cannot be read: {_place(one.wanted)}: {one.detail}"
+                    click.echo(printable(said), err=True)
             else:
                 self.left_out[one.why.value] += 1
 
@@ -336,11 +337,8 @@ class _Told:
             click.echo(f"and {self.count - len(self.examples):,} more")
         for why, count in sorted(self.left_out.items()):
             click.echo(f"left out: {count:,} {why}")
-        for one in self.unreadable_examples:
-            said = f"cannot be read: {_place(one.wanted)}: {one.detail}"
-            click.echo(printable(said), err=True)
-        if self.unreadable > len(self.unreadable_examples):
-            more = self.unreadable - len(self.unreadable_examples)
+        if self.unreadable > _EXAMPLES:
+            more = self.unreadable - _EXAMPLES
             click.echo(f"and {more:,} more that cannot be read", err=True)
 
 

@@ -1,7 +1,6 @@
 """Shared options of `delaywheel spark`: the logs to read, and the bounds of findings."""
 
 import functools
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,54 +9,41 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaywheel.shared.options import option, with_options
+from delaywheel.shared.parameters import Parsed
 from delaywheel.spark.verdicts import extra_required
 
 if TYPE_CHECKING:
     from spark_tools.run.plan import Request, Source
 
 
-class RootType(click.ParamType[str]):
-    """A data directory that is there, or the URI of one elsewhere, which only reading can find."""
-
-    name = "directory"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """Return it as `spark_tools.files.roots` takes it."""
-        with extra_required():
-            from spark_tools.files.errors import RemoteError
-            from spark_tools.files.roots import local_path
-        text = str(value)
-        try:
-            path = local_path(text)
-        except RemoteError as error:
-            self.fail(str(error), param, ctx)
-        return text if path is None else str(_DIRECTORY.convert(str(path), param, ctx))
+def _root(text: str) -> str:
+    """Return a data directory that is there, or the URI of one elsewhere: only reading finds it."""
+    with extra_required():
+        from spark_tools.files.errors import RemoteError
+        from spark_tools.files.roots import local_path
+    try:
+        path = local_path(text)
+    except RemoteError as error:
+        raise ValueError(str(error)) from error
+    if path is not None and not path.is_dir():
+        raise ValueError(f"the directory {path} does not exist")
+    return text if path is None else str(path)
 
 
-class ResultType(click.Path):
-    """A local path for results; a URI would become a directory of a strange name."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | bytes | os.PathLike[str]:
-        """Return the path."""
-        if "://" in str(value):
-            self.fail(f"{value} is a URI: write to this machine, and copy it then", param, ctx)
-        return super().convert(value, param, ctx)
+def _result(text: str) -> Path:
+    """Return a local path for results; a URI would become a directory of a strange name."""
+    if "://" in text:
+        raise ValueError(f"{text} is a URI: write to this machine, and copy it then")
+    return Path(text)
 
 
-_DIRECTORY = click.Path(exists=True, file_okay=False)
+RESULT = Parsed("path", _result)
 _SOURCES = (
     option(
         "--root DATA_DIR...",
         "The data directory of a node, or the URI of a copy (s3://, gs://, hdfs://), as it is now.",
         to="roots",
-        type=RootType(),
+        type=Parsed("directory", _root),
     ),
     option(
         "--manifest FILE[=DATA_DIR]...",

@@ -227,7 +227,7 @@ def test_letters_of_several_groups_are_changed_each_at_its_own(stack: ExitStack)
     assert shown.stderr == "no dead letters, or settled before: d1/7\n"
     assert first.changes == [("/dead/requeue", {"sequences": [1, 7]})]
     assert second.changes == [("/dead/requeue", {"sequences": [9]})]
-    assert "would drop 5 dead letters" in cluster.dead("drop", "--subject", "s", code=2).stderr
+    assert "may drop many dead letters" in cluster.dead("drop", "--subject", "s", code=2).stderr
     assert cluster.json("drop", "d2/9")["done"] == 1
     assert second.changes[1:] == [("/dead/drop", {"sequences": [9]})]
     assert len(first.changes) == 1
