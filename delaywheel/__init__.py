@@ -3,7 +3,6 @@
 `delaywheel.main` is the group.
 
     admin     `delaywheel admin`: what a meta server knows
-    jobs      The Spark commands as plain files, for spark-submit
     node      Commands for a delay server
     cluster   What the servers of a cluster say of themselves
     log       `delaywheel log`: files of a data directory

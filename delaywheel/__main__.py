@@ -1,4 +1,7 @@
-"""`python -m delaywheel`: the command without its console script."""
+"""The command without its console script: `python -m delaywheel`.
+
+It is the file for `spark-submit delaywheel/__main__.py spark reconcile ...` as well.
+"""
 
 from delaywheel.main import main
 

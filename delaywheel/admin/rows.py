@@ -48,10 +48,6 @@ _EXAMPLES: Final[Mapping[str, str]] = {
 """The words after the name of a kind, as `set` has it, or of an action."""
 
 _ALL: Final = option("--all", "Show all rows (but --limit), and all columns.", to="everything")
-_ALSO_EXISTING: Final = option(
-    "--also-existing",
-    "Of a prefix: remove the routes which the meta server chose for its subjects.",
-)
 _LIMIT: Final = option("--limit ROWS>=1", "How many rows are shown.  [default: 100]")
 _LIMIT_DEFAULT: Final = 100
 _VERSION: Final = option(
@@ -217,15 +213,12 @@ def _setter(kind: ResourceKind, action: Action) -> click.Command:
         key: str,
         values: Sequence[str],
         version: str | None,
-        also_existing: bool = False,
     ) -> None:
         parts, changes = _key_of(kind, [key]), fields.body_of(values)
         with _hints(kind, parts, is_new=True):
             answer = session.change(
                 *(kind.name, *parts), fields=changes, names=fields.schemas, version=version or ""
             )
-        if also_existing:
-            answer |= {"moved": _moved(session, key.removesuffix("*"))}
         show(session, answer)
         if kind.name == "route" and key.endswith("*") and not session.as_json:
             _note_kept(session, key.removesuffix("*"))
@@ -235,20 +228,11 @@ def _setter(kind: ResourceKind, action: Action) -> click.Command:
         set_row,
         click.argument("key", metavar="/".join(_names_of(kind))),
         click.argument("values", nargs=-1, metavar="FIELD=VALUE..."),
-        *(_VERSION, *([_ALSO_EXISTING] if kind.name == "route" else [])),
+        _VERSION,
         about=f"{_text(action.rule)}\n\nFields that are not named stay; of a new row they have "
         f"their defaults. A list has commas.\n\n{fields.help()}",
         example=_EXAMPLES[kind.name],
     )
-
-
-def _moved(session: Session, prefix: str) -> list[str]:
-    """Remove the routes that the meta server chose for subjects of a prefix; return those."""
-    rows = session.rows("route", query={"prefix": prefix}, limit=None)
-    chosen = [str(row["pattern"]) for row in rows if row["chosen"]]
-    for subject in chosen:
-        session.ask("DELETE", "route", subject)
-    return chosen
 
 
 def _note_kept(session: Session, prefix: str) -> None:

@@ -8,5 +8,5 @@
     sources    options of what is read
     verdicts   exit codes that are verdicts
 
-Imported by main and jobs.
+Imported by main.
 """

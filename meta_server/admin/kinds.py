@@ -3,8 +3,9 @@
 `meta_server/admin/verbs.py` serves every kind from its declaration: lists, one row, its actions.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -125,13 +126,26 @@ def _rules(what: str, seen: RuleViews, rule: Rule) -> ResourceKind:
     )
 
 
-BROKER_GROUPS: Final = ResourceKind(
-    name="broker-group",
-    what="broker group",
-    key=NameKey,
-    rows=lambda registry: registry.groups.values(),
-    key_of=lambda group: (group.name,),
-    find=lambda registry, key: registry.groups.get(key.name),
+def _by_name(
+    name: str,
+    what: str,
+    rows_of: Callable[[Registry], Mapping[str, Any]],
+    **more: Any,  # noqa: ANN401 (fields)
+) -> ResourceKind:
+    """Return a kind of rows that have a name as their key."""
+    return ResourceKind(
+        name=name,
+        what=what,
+        key=NameKey,
+        rows=lambda registry: rows_of(registry).values(),
+        key_of=lambda row: (row.name,),
+        find=lambda registry, key: rows_of(registry).get(key.name),
+        **more,
+    )
+
+
+BROKER_GROUPS: Final = _by_name(
+    *("broker-group", "broker group", attrgetter("groups")),
     shown=admin_types.BrokerGroupShown,
     show=views.show_group,
     actions=(
@@ -170,13 +184,8 @@ KINDS: Final = (
             _remove(rules.remove_broker),
         ),
     ),
-    ResourceKind(
-        name="subject",
-        what="subject",
-        key=NameKey,
-        rows=lambda registry: registry.subjects.values(),
-        key_of=lambda subject: (subject.name,),
-        find=lambda registry, key: registry.subjects.get(key.name),
+    _by_name(
+        *("subject", "subject", attrgetter("subjects")),
         shown=Subject,
         show=lambda _, subject: subject,
         actions=(
@@ -201,13 +210,8 @@ KINDS: Final = (
             _remove(rules.remove_route),
         ),
     ),
-    ResourceKind(
-        name="receiver",
-        what="name of receivers",
-        key=NameKey,
-        rows=lambda registry: registry.receivers.values(),
-        key_of=lambda receiver: (receiver.name,),
-        find=lambda registry, key: registry.receivers.get(key.name),
+    _by_name(
+        *("receiver", "name of receivers", attrgetter("receivers")),
         shown=admin_types.ReceiverShown,
         show=views.show_receiver,
         actions=(
@@ -215,13 +219,8 @@ KINDS: Final = (
             _remove(rules.remove_receiver),
         ),
     ),
-    ResourceKind(
-        name="webhook",
-        what="webhook",
-        key=NameKey,
-        rows=lambda registry: registry.webhooks.values(),
-        key_of=lambda webhook: (webhook.name,),
-        find=lambda registry, key: registry.webhooks.get(key.name),
+    _by_name(
+        *("webhook", "webhook", attrgetter("webhooks")),
         shown=admin_types.WebhookShown,
         show=webhook_rules.show_webhook,
         actions=(
@@ -234,13 +233,8 @@ KINDS: Final = (
             ),
         ),
     ),
-    ResourceKind(
-        name="delay-group",
-        what="delay group",
-        key=NameKey,
-        rows=lambda registry: registry.delay_groups.values(),
-        key_of=lambda group: (group.name,),
-        find=lambda registry, key: registry.delay_groups.get(key.name),
+    _by_name(
+        *("delay-group", "delay group", attrgetter("delay_groups")),
         shown=admin_types.DelayGroupShown,
         show=views.show_delay_group,
         actions=(

@@ -203,15 +203,11 @@ def test_one_delay_server_changes_many_alone(stack: ExitStack) -> None:
     node = Node(many="cancelled")
     assert done(run("cancel", "--name", "mail", *at(node, stack))).stdout == "2,000 cancelled\n"
     assert [one["name"] for one in node.bodies] == ["mail", "mail"]
+    node.refusal = "give a subject, name, due_from or due_to"
+    refused(run("cancel", *at(node, stack)), 2, "give a subject, name, due_from or due_to")
 
 
 def test_a_group_without_an_answer_ends_the_command_in_its_failure(stack: ExitStack) -> None:
     result = run("cancel", "--subject", "s", *of(stack, Node(many="cancelled"), away=True))
     assert (result.exit_code, result.stdout) == (6, "2,000 cancelled\n")
     assert "delay group d9" in result.stderr
-
-
-def test_a_filter_that_takes_all_is_refused_by_the_server(stack: ExitStack) -> None:
-    node = Node()
-    node.refusal = "give a subject, name, due_from or due_to"
-    refused(run("cancel", *at(node, stack)), 2, "give a subject, name, due_from or due_to")

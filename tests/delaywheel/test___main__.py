@@ -1,4 +1,4 @@
-"""The command in a process of its own, and the same as a file for spark-submit."""
+"""The command in a process of its own, and the same by spark-submit."""
 
 import os
 import shutil
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from delaywheel.jobs import hours, reconcile, repair
 from tests.delaywheel.spark.test_commands import directory
-from tests.delaywheel.spark.test_repair import lost
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 240
+COMMAND = str(ROOT / "delaywheel" / "__main__.py")
 
 pytestmark = [
     *(pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.long),
@@ -60,10 +59,10 @@ def test_the_command_starts_spark_by_itself_and_says_nothing_of_it(tmp_path: Pat
     assert "log4j" in log.read_text()
 
 
-def test_spark_submit_runs_the_file_on_its_own_master(tmp_path: Path) -> None:
+def test_spark_submit_runs_the_command_on_its_own_master(tmp_path: Path) -> None:
     data, output = directory(tmp_path / "data", deliver=False), tmp_path / "result.json"
     options = ("--master", "local[1]", "--conf", "spark.logConf=true")
-    job = (str(reconcile.__file__), "--root", str(data), "--output", str(output))
+    job = (COMMAND, "spark", "reconcile", "--root", str(data), "--output", str(output))
     done = submitted(*options, *job)
     assert done.returncode == 1, done.stderr
     assert "overdue: 5" in done.stdout
@@ -71,15 +70,10 @@ def test_spark_submit_runs_the_file_on_its_own_master(tmp_path: Path) -> None:
     assert "spark.master=local[1]" in done.stderr
 
 
-def test_hours_and_repair_are_files_too(tmp_path: Path) -> None:
+def test_spark_submit_runs_hours_too(tmp_path: Path) -> None:
     data, state = directory(tmp_path / "idle"), tmp_path / "state"
-    done = submitted(str(hours.__file__), "--state", str(state), "--root", str(data))
+    done = submitted(COMMAND, "spark", "hours", "--state", str(state), "--root", str(data))
     assert done.returncode == 0, done.stderr
     assert "no hour since" in done.stdout
     assert (state / "summary.json").exists()
     assert "spark: clean" in done.stdout
-    # It uses nothing of Spark's, and what spark-submit runs is Python: so it need not wait for it.
-    done = run([sys.executable, str(repair.__file__), *lost(tmp_path)[1]])
-    assert done.returncode == 0, done.stderr
-    assert "3 messages to send" in done.stdout
-    assert "nothing was sent" in done.stdout
