@@ -11,9 +11,9 @@
     links        connections, without their sockets
     meta_link    the connection to the meta server
     pending      messages that are on no connection
-    registering  asking a meta server where the masters are
     reasons      why messages are not accepted
     routing      servers of a subject
+    talks        what is asked of a meta server
     trouble      when it is told that none is accepted
 
 Imported by receiving and shells.

@@ -6,95 +6,23 @@
 
 The shells treat it as one more link: they connect to host and port, move bytes, and report the end.
 What was learned outlives the connection: without a meta server the last known routes are used. What
-is talked about is the business of a MetaTalk: a sender's is of routes, a receiver's of masters.
+is talked about is the business of a talk (talks.py).
 """
 
 import logging
 import math
 import random
 from collections.abc import Sequence
-from typing import Protocol
 
 from delay_client.exchange.discovery import AddressAnswer, DiscoveryError, address_request
 from delay_client.exchange.links import LinkState, Plug
+from delay_client.exchange.talks import MastersTalk, RouteTalk
 from delay_client.messages.config import ClientConfig, parse_server
-from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import RemoteProtocolError
 from delay_protocol.basics.levels import parse_levels
-from delay_protocol.meta.requests import encode_client_register
-from delay_protocol.meta.session import MetaSession
-from delay_protocol.wire.frames import Frame
-
-_FRAME_BYTES_MAX = 256 * 1024
-"""An answer has some hundred bytes, some kB with many groups."""
 
 _ASKED_MAX = 10_000
 """Questions whose numbers are known: those that are given up gather."""
-
-
-Question = tuple[CommandCode, bytes, str]
-"""Code and body of a request, and what it is about."""
-
-
-class MetaTalk(Protocol):
-    """What is said on a connection to a meta server, and when."""
-
-    logger: logging.Logger
-    """Where it is told that the meta server is away."""
-    frame_bytes_max: int
-    """A larger frame is none of its answers."""
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there is anything to talk about."""
-
-    @property
-    def answers(self) -> int:
-        """How many good answers came, on all connections."""
-
-    def connected(self, now: float) -> None:
-        """Note that there is a new connection."""
-
-    def disconnected(self, now: float) -> None:
-        """Note that there is none any more."""
-
-    def outgoing(self, now: float) -> Sequence["Question"]:
-        """Return the questions to be sent now."""
-
-    def take(self, frame: Frame, about: str | None, now: float) -> str | None:
-        """Take a frame; return the subject if its route has changed by it.
-
-        about: of an answer what its question was about; None of any other frame
-        """
-
-    def stalls_at(self) -> float:
-        """Return when the connection is dead, unless an answer comes before."""
-
-    def next_at(self) -> float:
-        """Return when outgoing() has something, unless more happens before."""
-
-
-class RouteTalk(MetaSession):
-    """A sender's talk: of the routes of its subjects."""
-
-    logger = logging.getLogger("delaywheel.client")
-    frame_bytes_max = _FRAME_BYTES_MAX
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether routes of any subjects are wanted."""
-        return len(self) > 0
-
-    def outgoing(self, now: float) -> Sequence[Question]:
-        """Return the questions to be sent now."""
-        return [
-            (CommandCode.CLIENT_REGISTER, encode_client_register(request), request.subject)
-            for request in self.next_requests(now)
-        ]
-
-    def take(self, frame: Frame, about: str | None, now: float) -> str | None:
-        """Take a frame; return the subject if its route has changed by it."""
-        return self.answered(about, frame, now)
 
 
 def meta_addresses(meta: str | Sequence[str]) -> list[str]:
@@ -111,7 +39,7 @@ class MetaLink(Plug):
     def __init__(
         self,
         meta: str | Sequence[str],
-        talk: MetaTalk,
+        talk: RouteTalk | MastersTalk,
         *,
         config: ClientConfig,
         chance: random.Random,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from delay_client.exchange.batches import BatchLink, Lane
 from delay_client.exchange.links import LinkState
-from delay_client.exchange.meta_link import MetaLink, RouteTalk
-from delay_client.exchange.registering import MastersTalk
+from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.talks import MastersTalk, RouteTalk
 from delay_client.messages.config import ClientConfig
 from delay_protocol.basics.levels import parse_levels
 from delay_protocol.meta.requests import ClientType

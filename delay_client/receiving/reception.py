@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
-from delay_client.exchange.registering import MastersTalk
+from delay_client.exchange.talks import MastersTalk
 from delay_client.messages.config import named_servers
 from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from delay_client import ClientConfig
 from delay_client.exchange.links import IllegalLinkMoveError, LinkState
-from delay_client.exchange.meta_link import MetaLink, RouteTalk
+from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.talks import RouteTalk
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 from delay_protocol.meta.requests import ClientType, decode_client_register

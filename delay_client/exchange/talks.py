@@ -1,7 +1,11 @@
-"""A talk with a meta server: where the masters are, told at once and on each change.
+"""Talks with a meta server: what is asked on a connection, and when. Pure.
 
-One question waits at a time (delay_protocol/receivers/masters.py). The meta server answers the
-first at once and holds each further one until there is something new, for HOLD_S at most.
+RouteTalk    the routes of subjects, for a sender (delay_protocol/meta/session.py)
+MastersTalk  where the masters are, told at once and on each change, for receivers and for cancels
+
+Of a MastersTalk one question waits at a time (delay_protocol/receivers/masters.py). The meta server
+answers the first at once and holds each further one until there is something new, for HOLD_S at
+most.
 """
 
 import logging
@@ -12,11 +16,12 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from delay_client.exchange.circuits import pause_s
-from delay_client.exchange.meta_link import Question
 from delay_client.messages.config import ClientConfig
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.basics.printable import printable
+from delay_protocol.meta.requests import encode_client_register
+from delay_protocol.meta.session import MetaSession
 from delay_protocol.receivers.masters import (
     HOLD_S,
     REPLY_BYTES_MAX,
@@ -28,9 +33,38 @@ from delay_protocol.receivers.masters import (
 )
 from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame
 
+Question = tuple[CommandCode, bytes, str]
+"""Code and body of a request, and what it is about."""
+
+
+class RouteTalk(MetaSession):
+    """A sender's talk: of the routes of its subjects."""
+
+    logger = logging.getLogger("delaywheel.client")
+    """Where it is told that the meta server is away."""
+    frame_bytes_max = 256 * 1024
+    """A larger frame is none of its answers, which have some hundred bytes, some kB with many
+    groups."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether routes of any subjects are wanted."""
+        return len(self) > 0
+
+    def outgoing(self, now: float) -> Sequence[Question]:
+        """Return the questions to be sent now."""
+        return [
+            (CommandCode.CLIENT_REGISTER, encode_client_register(request), request.subject)
+            for request in self.next_requests(now)
+        ]
+
+    def take(self, frame: Frame, about: str | None, now: float) -> str | None:
+        """Take a frame; return the subject if its route has changed by it."""
+        return self.answered(about, frame, now)
+
 
 class MastersTalk:
-    """The MetaTalk of receivers, and of clients that cancel or move: they have no name."""
+    """The talk of receivers, and of clients that cancel or move: they have no name."""
 
     frame_bytes_max = FRAME_OVERHEAD + REPLY_BYTES_MAX
 
@@ -80,7 +114,7 @@ class MastersTalk:
         self._asks_at = now
         self._answer_by = math.inf
 
-    def disconnected(self, now: float) -> None:  # noqa: ARG002 (as MetaTalk)
+    def disconnected(self, now: float) -> None:  # noqa: ARG002 (as RouteTalk)
         """Note that there is none any more."""
         self._told = 0
         self._asks_at = self._answer_by = math.inf

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from delay_client import ClientConfig
-from delay_client.exchange.registering import MastersTalk
+from delay_client.exchange.talks import MastersTalk
 from delay_protocol.receivers.masters import (
     HOLD_S,
     MasterInfo,
