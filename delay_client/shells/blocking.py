@@ -101,6 +101,7 @@ class BlockingClient:
 
     send = _blocking(Client.send)
     send_many = _blocking_many(Client.send_many)
+    send_items = _blocking_many(Client.send_items)
     cancel = _blocking(Client.cancel)
     cancel_many = _blocking_many(Client.cancel_many)
     move = _blocking(Client.move)

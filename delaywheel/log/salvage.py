@@ -238,8 +238,6 @@ def _entries(out: Path) -> Iterator[Entry]:
 
 def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Exception]:
     """Send at most `rate` messages a second; return what failed."""
-    import anyio
-
     from delay_client import Receipt
 
     client = client_of([server], (), "--send")
@@ -249,12 +247,8 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
         failures.extend(one for one in answers if not isinstance(one, Receipt))
         return True
 
-    async def send_all() -> None:
-        async with client:
-            items = _items(out, states)
-            await send_at_rate(client, items, lambda one: one, on_answers, rate=rate)
-
-    anyio.run(send_all)
+    with client:
+        send_at_rate(client, _items(out, states), lambda one: one, on_answers, rate=rate)
     return failures
 
 

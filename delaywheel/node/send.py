@@ -96,8 +96,6 @@ def send(
         raise click.UsageError("give one of --delay, --at and --level")
     if timeout is not None and not timeout:
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
-    import anyio
-
     from delay_client import OutgoingMessage, Receipt
 
     body = _body(text, body_file)
@@ -114,14 +112,9 @@ def send(
     # What it warns of is in the answers, and told to on_trouble: it would be printed twice.
     logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
     tell = partial(click.echo, err=True)
-    client = client_of(servers, metas, "--meta" if metas else "--server", on_trouble=tell)
-
-    async def run() -> "list[Outcome]":
-        async with client:
-            timeout_s = None if timeout is None else timeout.total_seconds()
-            return await client.send_many(messages(), timeout=timeout_s)
-
-    outcomes = anyio.run(run)
+    with client_of(servers, metas, "--meta" if metas else "--server", on_trouble=tell) as client:
+        timeout_s = None if timeout is None else timeout.total_seconds()
+        outcomes = client.send_many(messages(), timeout=timeout_s)
     if as_json:
         _print_json(outcomes)
     else:

@@ -1,5 +1,6 @@
 """Shared parts of commands that send messages."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -8,7 +9,7 @@ import click
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
 
 if TYPE_CHECKING:
-    from delay_client import Client, DelaywheelError, OutgoingItem, Receipt
+    from delay_client import BlockingClient, DelaywheelError, OutgoingItem, Receipt
 
 _FAILURES_SHOWN: Final = 10
 _AT_ONCE: Final = 500
@@ -18,16 +19,21 @@ _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 _Message = TypeVar("_Message")
 
 
-def client_of(servers: Sequence[str], metas: Sequence[str], hint: str, **options: Any) -> "Client":  # noqa: ANN401 (the client's)
+def client_of(
+    servers: Sequence[str],
+    metas: Sequence[str],
+    hint: str,
+    **options: Any,  # noqa: ANN401 (the client's)
+) -> "BlockingClient":
     """Return a client of delay servers or meta servers; raise BadParameter for a wrong address.
 
     hint: the option that has the addresses
     """
-    from delay_client import Client
+    from delay_client import BlockingClient
     from delay_protocol.basics.printable import printable
 
     try:
-        return Client(servers or None, meta=metas or None, **options)
+        return BlockingClient(servers or None, meta=metas or None, **options)
     except ValueError as error:
         raise click.BadParameter(printable(str(error)), param_hint=hint) from error
 
@@ -47,8 +53,8 @@ def fail_if_any(errors: Sequence[Exception], count: int) -> None:
     raise Failure(shown, code)
 
 
-async def send_at_rate(
-    client: "Client",
+def send_at_rate(
+    client: "BlockingClient",
     messages: Iterator[_Message],
     item_of: "Callable[[_Message], OutgoingItem]",
     on_answers: "Callable[[Sequence[_Message], Sequence[Receipt | DelaywheelError]], bool]",
@@ -61,25 +67,19 @@ async def send_at_rate(
     on_answers: is handed some messages and what became of each before the next are sent, and says
     whether to go on.
     """
-    import anyio
-    import anyio.to_thread
-
-    def some() -> "tuple[list[_Message], list[OutgoingItem]]":
-        found, items, size = [], [], 0
+    goes_on = True
+    while goes_on:
+        began, size = time.monotonic(), 0
+        found: list[_Message] = []
+        items: list[OutgoingItem] = []
         for one in messages:
             found.append(one)
             items.append(item_of(one))
             size += len(items[-1].data)
             if len(found) >= min(rate, _AT_ONCE) or size >= _BYTES_AT_ONCE:
                 break
-        return found, items
-
-    while True:
-        began = anyio.current_time()
-        found, items = await anyio.to_thread.run_sync(some)
         if not found:
             return
-        answers = await client.send_items(items, timeout=timeout_s)
-        if not await anyio.to_thread.run_sync(on_answers, found, answers):
-            return
-        await anyio.sleep(max(0.0, began + len(found) / rate - anyio.current_time()))
+        goes_on = on_answers(found, client.send_items(items, timeout=timeout_s))
+        if goes_on:
+            time.sleep(max(0.0, began + len(found) / rate - time.monotonic()))

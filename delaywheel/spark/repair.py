@@ -24,7 +24,7 @@ from delaywheel.spark.sources import reading, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
-    from delay_client import Client, DelaywheelError, OutgoingItem, Receipt
+    from delay_client import BlockingClient, DelaywheelError, OutgoingItem, Receipt
     from spark_tools.repair.repair import LeftOut, Message, Wanted
     from spark_tools.repaired.repair_audit import Audit
     from spark_tools.repaired.repairs import Repairs
@@ -182,31 +182,23 @@ class _Sending:
 
     def run(
         self,
-        client: "Client",
+        client: "BlockingClient",
         messages: Iterator["Message"],
         *,
         rate: int,
         timeout: timedelta | None,
     ) -> None:
         """Send. A signal stops it after the requests in flight, a second one at once."""
-        import anyio
-
-        async def main() -> None:
-            async with client:
-                await send_at_rate(
-                    client,
-                    messages,
-                    self._item,
-                    self._note,
-                    rate=rate,
-                    timeout_s=None if timeout is None else timeout.total_seconds(),
-                )
-
         before = {
             number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            anyio.run(main)
+            with client:
+                send_at_rate(
+                    *(client, messages, self._item, self._note),
+                    rate=rate,
+                    timeout_s=None if timeout is None else timeout.total_seconds(),
+                )
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -153,17 +153,17 @@ class FakeClient:
         self.servers = servers
         return self
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
-    async def send_items(
+    def send_items(
         self,
         items: Iterable[OutgoingItem],
         *,
-        timeout: float | None,  # noqa: ASYNC109 (the client's)
+        timeout: float | None,
     ) -> list[Outcome]:
         assert timeout is None
         outcomes: list[Outcome] = []
@@ -181,7 +181,7 @@ class FakeClient:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     fake = FakeClient()
-    monkeypatch.setattr(delay_client, "Client", fake)
+    monkeypatch.setattr(delay_client, "BlockingClient", fake)
     return fake
 
 

@@ -44,17 +44,17 @@ class RecordingClient:
         self.servers, self.metas = servers, meta
         return self
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
-    async def send_many(
+    def send_many(
         self,
         messages: Iterable[OutgoingMessage],
         *,
-        timeout: float | None,  # noqa: ASYNC109 (the client's own signature)
+        timeout: float | None,
     ) -> list[Outcome]:
         self.timeout = timeout
         outcomes: list[Outcome] = []
@@ -72,7 +72,7 @@ class RecordingClient:
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> RecordingClient:
     recording = RecordingClient()
-    monkeypatch.setattr(delay_client, "Client", recording)
+    monkeypatch.setattr(delay_client, "BlockingClient", recording)
     return recording
 
 
