@@ -48,49 +48,33 @@ def status(*, session: Session, watch: bool, every: int) -> None:
 def summary_of(found: Json) -> tuple[bool, str]:
     """Return whether a server does its work, and a line that says so or what is wrong."""
     name = f"{found.get('group', 'this delay server')}/{found.get('node_id', '-')}"
-    wrong = [*_texts(found.get("failing")), *_undelivered(found), *_meta_away(found)]
+    wrong = [*found.get("failing", ()), *_undelivered(found), *_meta_away(found)]
     if found.get("kind") == "meta server":
         line = "this is a meta server: `delaywheel topology` shows what it knows"
         return not wrong, "; ".join([line, *wrong])
     if found.get("ready"):
-        state = _WORK.get(_role_of(found), "takes and delivers messages")
+        role = found.get("replication", {}).get("role")
+        state = "copies what its master has" if role == "slave" else "takes and delivers messages"
         return not wrong, f"{name} {state}" + (f"; but {'; '.join(wrong)}" if wrong else "")
     return False, f"{name} does not do its work: {'; '.join(wrong) or 'it does not say why'}"
 
 
-_WORK: Final = {"slave": "copies what its master has"}
-"""What a node does that does its work, where it does not take and deliver."""
-
-
-def _role_of(found: Json) -> str:
-    replication = found.get("replication")
-    return str(replication.get("role")) if isinstance(replication, dict) else ""
-
-
 def _undelivered(found: Json) -> list[str]:
     """Return that messages are late, and which groups take nothing."""
-    brokers = found.get("brokers")
-    if not isinstance(brokers, dict) or not found.get("late"):
-        return []
-    away = sorted(name for name, row in brokers.items() if not row.get("up"))
-    if not away:
+    away = sorted(name for name, row in found.get("brokers", {}).items() if not row.get("up"))
+    if not away or not found.get("late"):
         return []
     return [f"{found['late']} messages are late, and these groups take nothing: {', '.join(away)}"]
 
 
 def _meta_away(found: Json) -> list[str]:
     """Return that no meta server answers, since when, and why."""
-    meta = found.get("meta")
-    if not isinstance(meta, dict) or not meta.get("away_ms"):
+    meta = found.get("meta") or {}
+    if not (away_ms := meta.get("away_ms")):
         return []
-    away_ms = meta["away_ms"]
     since = format_value("since_ms", found.get("now_ms", 0) - away_ms)
     away = f"no meta server answers since {since}, for {format_value('_ms', away_ms)}"
     return [f"{away}: {meta.get('trouble')}"]
-
-
-def _texts(lines: object) -> list[str]:
-    return [str(line) for line in lines] if isinstance(lines, list) else []
 
 
 def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
