@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
-from delaywheel.shared.options import option, spelled_out, with_settings
+from delaywheel.shared.options import option, setting, with_settings
 
 if TYPE_CHECKING:
     from delay_transport.settings.settings_file import Override
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @click.command("delay-server", short_help="Accept messages and deliver them when they are due.")
 @with_settings("")
-@option("--data DIR", "Data directory (node.data_dir).", type=str)
-@option("--listen HOST:PORT", "Where producers connect (listener.address).")
+@setting("--data DIR", "node.data_dir", "Data directory")
+@setting("--listen HOST:PORT", "listener.address", "Where producers connect")
 @option(
     "--meta HOST:PORT...",
     "A meta server's HTTP address, for role and routes (meta.addresses).",
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     "A real-time broker group to deliver to (brokers).",
     to="brokers",
 )
-@option("--http HOST:PORT", "Metrics, health and status (http.address).")
-@option("--cluster NAME", "Fixed at the first start (node.cluster).")
-@option("--group NAME", "Fixed at the first start (node.group).")
-@option("--node-id NAME", "Fixed at the first start (node.node_id).")
+@setting("--http HOST:PORT", "http.address", "Metrics, health and status")
+@setting("--cluster NAME", "node.cluster", "Fixed at the first start")
+@setting("--group NAME", "node.group", "Fixed at the first start")
+@setting("--node-id NAME", "node.node_id", "Fixed at the first start")
 def delay_server(
     *,
     config_file: Path | None,
     overrides: tuple[str, ...],
     metas: tuple[str, ...],
     brokers: tuple[str, ...],
-    **short: str | None,
+    **short: "Override | None",
 ) -> None:
     """Accept messages, store them, and deliver each one when it is due.
 
@@ -65,7 +65,8 @@ def delay_server(
     from delay_server.settings.config_file import load_config
     from delaywheel.shared.log_output import set_up_log
 
-    config = load_config(config_file, [*_spelled_out(metas, brokers, short), *overrides])
+    given = filter(None, short.values())
+    config = load_config(config_file, [*given, *_spelled_out(metas, brokers), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
     try:
         run(config)
@@ -85,24 +86,10 @@ def _look(data: Path) -> str:
     )
 
 
-_SHORT = {
-    "data": "node.data_dir",
-    "listen": "listener.address",
-    "http": "http.address",
-    "cluster": "node.cluster",
-    "group": "node.group",
-    "node_id": "node.node_id",
-}
-"""The setting that each short option stands for."""
-
-
-def _spelled_out(
-    metas: tuple[str, ...], brokers: tuple[str, ...], short: dict[str, str | None]
-) -> Iterator["Override"]:
-    """Yield the settings that the short options stand for."""
+def _spelled_out(metas: tuple[str, ...], brokers: tuple[str, ...]) -> Iterator["Override"]:
+    """Yield the settings of meta servers and brokers."""
     from delay_transport.settings.settings_file import Override
 
-    yield from spelled_out(_SHORT, short)
     if metas:
         yield Override(f"meta.addresses={','.join(metas)}", f"--meta {' --meta '.join(metas)}")
     named: set[str] = set()

@@ -1,6 +1,5 @@
 """`delaywheel dev`: a meta server, a delay server, a gateway and a receiver that prints."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -60,10 +59,5 @@ def dev(
         listen=listen,
         http=http,
         gateway=gateway,
-        subjects=_wanted(subjects),
+        subjects=[subject for subject in subjects or ("hello*",) if subject],
     )
-
-
-def _wanted(subjects: Sequence[str]) -> list[str]:
-    """Return what is printed."""
-    return [subject for subject in subjects or ("hello*",) if subject]

@@ -2,22 +2,26 @@
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from delaywheel.shared.options import option, spelled_out, with_settings
+from delaywheel.shared.options import setting, with_settings
+
+if TYPE_CHECKING:
+    from delay_transport.settings.settings_file import Override
 
 
 @click.command(
     "meta-server", short_help="Serve routes and roles to clients, brokers and delay servers."
 )
 @with_settings("--of meta-server")
-@option("--data DIR", "Data directory (node.data_dir).", type=str)
-@option("--listen HOST:PORT", "Address for clients, brokers and delay servers (listener.address).")
-@option("--http HOST:PORT", "Discovery, administration, status (http.address).")
-@option("--tokens FILE", "Who may administer (admin.token_file).", type=str)
+@setting("--data DIR", "node.data_dir", "Data directory")
+@setting("--listen HOST:PORT", "listener.address", "Address for clients, brokers and delay servers")
+@setting("--http HOST:PORT", "http.address", "Discovery, administration, status")
+@setting("--tokens FILE", "admin.token_file", "Who may administer")
 def meta_server(
-    *, config_file: Path | None, overrides: tuple[str, ...], **short: str | None
+    *, config_file: Path | None, overrides: tuple[str, ...], **short: "Override | None"
 ) -> None:
     """Serve routes and roles: who is alive, who is master, which broker groups a subject has.
 
@@ -42,7 +46,7 @@ def meta_server(
     from storage.disk.disk import DirectoryDisk, make_private_directory
 
     reader = SettingsReader(MetaServerConfig)
-    config = reader.load(config_file, [*spelled_out(_SHORT, short), *overrides])
+    config = reader.load(config_file, [*filter(None, short.values()), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
     data, group_may_read = config.node.data_dir, config.node.group_may_read
     file = file_of(config.store.url_in(data))
@@ -54,12 +58,3 @@ def meta_server(
         if file is not None:
             locked.enter_context(DirectoryDisk(file.parent).lock("lock"))
         run(config)
-
-
-_SHORT = {
-    "data": "node.data_dir",
-    "listen": "listener.address",
-    "http": "http.address",
-    "tokens": "admin.token_file",
-}
-"""The setting that each short option stands for."""

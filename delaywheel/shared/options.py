@@ -1,6 +1,6 @@
 """Options that several commands have."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -98,16 +98,16 @@ def with_settings(of: str) -> Callable[[Command], Command]:
     return add
 
 
-def spelled_out(
-    settings: Mapping[str, str], given: Mapping[str, str | None]
-) -> Iterator["Override"]:
-    """Yield the settings that short options stand for, by the options' parameters."""
-    from delay_transport.settings.settings_file import Override
+def setting(spelled: str, key: str, about: str) -> Callable[[Command], Command]:
+    """Return an option that stands for a setting; its parameter gets an Override, or None."""
 
-    for parameter, key in settings.items():
-        value = given[parameter]
-        if value is not None:
-            yield Override(f"{key}={value}", f"--{parameter.replace('_', '-')} {value}")
+    def override(_: click.Context, __: click.Parameter, value: str | None) -> "Override | None":
+        from delay_transport.settings.settings_file import Override
+
+        flag = spelled.partition(" ")[0]
+        return None if value is None else Override(f"{key}={value}", f"{flag} {value}")
+
+    return option(spelled, f"{about} ({key}).", type=str, callback=override)
 
 
 def watching(*, every_seconds: int) -> Callable[[Command], Command]:
