@@ -240,7 +240,7 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
     """Send at most `rate` messages a second; return what failed."""
     from delay_client import Receipt
 
-    client = client_of([server], (), "--send")
+    client = client_of([server], (), hint="--send")
     failures: list[Exception] = []
 
     def on_answers(_: object, answers: "Sequence[Receipt | DelaywheelError]") -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
-from delaywheel.shared.sending import client_of, fail_if_any
+from delaywheel.shared.sending import client_of, fail_if_any, to_servers
 
 if TYPE_CHECKING:
     from delay_client import Outcome, OutgoingMessage
@@ -20,18 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("text", required=False)
-@option(
-    "--meta HOST:PORT...",
-    "The HTTP port of a meta server, which tells where the subject's messages go. "
-    "Repeatable: any that answers will do.",
-    to="metas",
-)
-@option(
-    "--server HOST:PORT...",
-    "In place of --meta a delay server. Repeatable: each takes messages, one that fails "
-    "is done without.  [default: 127.0.0.1:20801]",
-    to="servers",
-)
+@to_servers
 @option("--subject SUBJECT", "What consumers subscribe to.", required=True)
 @option("--delay", "Deliver so long after now: 30s, 1h30m, 2d.", type=DELAY)
 @option(
@@ -82,6 +71,7 @@ def send(
 
     Ends with exit code 0 only if the server has every message on its disk; 7 if messages were
     refused, 6 if no server could be reached, none takes messages or the meta server named none.
+    Without --meta and --server it goes to a delay server at 127.0.0.1:20801.
 
     \b
     Examples:
@@ -112,7 +102,7 @@ def send(
     # What it warns of is in the answers, and told to on_trouble: it would be printed twice.
     logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
     tell = partial(click.echo, err=True)
-    with client_of(servers, metas, "--meta" if metas else "--server", on_trouble=tell) as client:
+    with client_of(servers, metas, on_trouble=tell) as client:
         timeout_s = None if timeout is None else timeout.total_seconds()
         outcomes = client.send_many(messages(), timeout=timeout_s)
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
+from delaywheel.shared.options import Command, option, with_options
 
 if TYPE_CHECKING:
     from delay_client import BlockingClient, DelaywheelError, OutgoingItem, Receipt
@@ -19,15 +20,35 @@ _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 _Message = TypeVar("_Message")
 
 
+def to_servers(command: Command) -> Command:
+    """Add `metas` and `servers`: where messages go."""
+    options = (
+        option(
+            "--meta HOST:PORT...",
+            "The HTTP port of a meta server, which tells where the messages go. Repeatable: any "
+            "that answers will do.",
+            to="metas",
+        ),
+        option(
+            "--server HOST:PORT...",
+            "In place of --meta a delay server. Repeatable: each takes messages, one that fails "
+            "is done without.",
+            to="servers",
+        ),
+    )
+    return with_options(command, options)
+
+
 def client_of(
     servers: Sequence[str],
     metas: Sequence[str],
-    hint: str,
+    *,
+    hint: str = "",
     **options: Any,  # noqa: ANN401 (the client's)
 ) -> "BlockingClient":
     """Return a client of delay servers or meta servers; raise BadParameter for a wrong address.
 
-    hint: the option that has the addresses
+    hint: the option that has the addresses, if it is not --server or --meta
     """
     from delay_client import BlockingClient
     from delay_protocol.basics.printable import printable
@@ -35,7 +56,9 @@ def client_of(
     try:
         return BlockingClient(servers or None, meta=metas or None, **options)
     except ValueError as error:
-        raise click.BadParameter(printable(str(error)), param_hint=hint) from error
+        raise click.BadParameter(
+            printable(str(error)), param_hint=hint or ("--meta" if metas else "--server")
+        ) from error
 
 
 def fail_if_any(errors: Sequence[Exception], count: int) -> None:

@@ -18,7 +18,7 @@ import click
 from delaywheel.shared.failures import Failure, failure_of
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY, MINUTE
-from delaywheel.shared.sending import client_of, send_at_rate
+from delaywheel.shared.sending import client_of, send_at_rate, to_servers
 from delaywheel.spark.engines import EngineChoice, engine_options, running
 from delaywheel.spark.sources import reading, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
@@ -51,17 +51,7 @@ _SUBJECTS = 10
     "Leave out messages that were due longer ago: 6h, 2d.  [default: no limit]",
     type=DELAY,
 )
-@option(
-    "--node HOST:PORT...",
-    "A delay server to send to. May be given several times: the messages are shared out.",
-    to="nodes",
-)
-@option(
-    "--meta HOST:PORT...",
-    "The HTTP port of a meta server that names the delay servers, in place of --node. "
-    "May be given several times.",
-    to="metas",
-)
+@to_servers
 @option("--send", "Send the messages. Without it they are only listed.")
 @option(
     "--audit FILE",
@@ -81,7 +71,7 @@ def repair(
     missing: bool,
     final: bool,
     max_age: timedelta | None,
-    nodes: tuple[str, ...],
+    servers: tuple[str, ...],
     metas: tuple[str, ...],
     send: bool,
     audit_file: Path | None,
@@ -104,11 +94,11 @@ def repair(
     \b
     Examples:
       delaywheel spark repair --root data
-      delaywheel spark repair --root data --node 127.0.0.1:20801 --audit repairs.jsonl --send
+      delaywheel spark repair --root data --server 127.0.0.1:20801 --audit repairs.jsonl --send
       delaywheel spark reconcile --root data --repairs repairs.jsonl
     """
     if send:
-        _require_ways_to_send(audit_file, nodes, metas)
+        _require_ways_to_send(audit_file, servers, metas)
     with extra_required():
         from spark_tools.files.errors import ReconcileError, SparkFailedError
         from spark_tools.judge.tasks import FOREVER
@@ -122,7 +112,7 @@ def repair(
         to_minute=FOREVER if to_minute is None else to_minute,
         final=final,
     )
-    client = client_of(nodes, metas, "--meta" if metas else "--node") if send else None
+    client = client_of(servers, metas) if send else None
     told, sending = _Told(KINDS if missing else (LOST,), max_age), None
     try:
         # Before it is read: what another repair sends meanwhile would be sent twice.
@@ -141,20 +131,20 @@ def repair(
         raise Failure(failure.message if failure else str(error), ERROR) from error
     told.print()
     if sending is None:
-        click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
+        click.echo("nothing was sent: add --send --audit FILE and --server or --meta to send")
     else:
         sending.print()
     sys.exit(told.exit_code(sending))
 
 
 def _require_ways_to_send(
-    audit_file: Path | None, nodes: tuple[str, ...], metas: tuple[str, ...]
+    audit_file: Path | None, servers: tuple[str, ...], metas: tuple[str, ...]
 ) -> None:
     """Refuse to send where a message could not be accounted for, or has no clear destination."""
     if audit_file is None:
         raise click.UsageError("--send needs --audit FILE, in which each message is accounted for")
-    if bool(nodes) == bool(metas):
-        raise click.UsageError("--send needs either --node or --meta")
+    if bool(servers) == bool(metas):
+        raise click.UsageError("--send needs either --server or --meta")
 
 
 def _before(audit_file: Path | None) -> "Repairs":

@@ -238,7 +238,7 @@ class Proof:
         self.figures.seconds["repair"] = time.monotonic() - began
 
     def _to(self) -> tuple[str, ...]:
-        return "--node", self._node.address, "--audit", str(self._audit), "--send"
+        return "--server", self._node.address, "--audit", str(self._audit), "--send"
 
     def _repair(self, *options: str, code: int) -> str:
         return self._command(*self._repair_words(), *options, code=code)

@@ -59,7 +59,7 @@ def test_it_sends_each_message_once_and_reconciles_to_nothing(
     builder = sealed_builder(lost=3, missing=2)
     _, options = lost(tmp_path, builder)
     audit = tmp_path / "audit.jsonl"
-    to = ("--node", node.address, "--audit", str(audit), "--send", "--missing")
+    to = ("--server", node.address, "--audit", str(audit), "--send", "--missing")
     found = done(invoke(*options, *to))
     assert "5 accepted" in found.output
     items = [item for request in node.requests for item in request.items]
@@ -89,7 +89,7 @@ def test_what_is_not_accepted_ends_with_1_and_why(tmp_path: Path) -> None:
     node = ScriptedServer(lambda request: request.fail_items((name, 3, "not here")))
     try:
         audit = tmp_path / "audit.jsonl"
-        found = invoke(*options, "--node", node.address, "--audit", str(audit), "--send")
+        found = invoke(*options, "--server", node.address, "--audit", str(audit), "--send")
     finally:
         node.close()
     assert found.exit_code == 1, found.output
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_named_and_ends_with_2(node: ScriptedServer, tmp_
     builder.messages[0].subject = b"caf\xe9"
     source, options = lost(tmp_path, builder)
     [seal] = source.manifest.sealed
-    to = ("--node", node.address, "--audit", str(tmp_path / "a"), "--send")
+    to = ("--server", node.address, "--audit", str(tmp_path / "a"), "--send")
     for more in ((), to):
         refused(invoke(*options, *more), 2, f"cannot be read: lost c.g n1 sequence 2, {seal.file}")
     assert len(node.requests) == 1, "the others are sent"
@@ -126,9 +126,9 @@ def test_what_is_owed_and_what_is_outside_the_range_is_not_sent(tmp_path: Path) 
     ("more", "said"),
     [
         (("--send",), "--audit"),
-        (("--send", "--audit", "a"), "--node or --meta"),
-        (("--send", "--audit", "a", "--node", "x:1", "--meta", "y:1"), "--node or --meta"),
-        (("--send", "--audit", "a", "--node", "nowhere"), "--node"),
+        (("--send", "--audit", "a"), "--server or --meta"),
+        (("--send", "--audit", "a", "--server", "x:1", "--meta", "y:1"), "--server or --meta"),
+        (("--send", "--audit", "a", "--server", "nowhere"), "--server"),
     ],
 )
 def test_options_that_do_not_go_together_are_errors(
@@ -164,12 +164,12 @@ def test_what_is_not_acknowledged_is_sent_again_and_nothing_else(
     to = ("--audit", str(tmp_path / "a"), "--send", "--timeout", "1s")
     first = ScriptedServer(some)
     try:
-        found = invoke(*options, "--node", first.address, *to)
+        found = invoke(*options, "--server", first.address, *to)
     finally:
         first.close()
     assert found.exit_code == 1
     assert "2 accepted, 1 refused, 1 known, 1 unanswered" in found.output
-    done(invoke(*options, "--node", node.address, *to))
+    done(invoke(*options, "--server", node.address, *to))
     sent = [item for request in node.requests for item in request.items]
     assert sent == [one.item for one in builder.messages[1:4]]
 
@@ -178,7 +178,7 @@ def test_what_is_not_acknowledged_is_sent_again_and_nothing_else(
 def test_it_stops_where_nobody_takes_anything(answer: bytes, tmp_path: Path) -> None:
     _, options = lost(tmp_path, sealed_builder(lost=30, count=30))
     node = ScriptedServer(lambda _: answer)
-    to = ("--node", node.address, "--audit", str(tmp_path / "a"), "--send")
+    to = ("--server", node.address, "--audit", str(tmp_path / "a"), "--send")
     try:
         found = invoke(*options, *to, "--rate", "10", "--timeout", "500ms")
     finally:
@@ -196,7 +196,7 @@ def test_a_signal_ends_it_when_all_that_was_sent_is_answered(
 ) -> None:
     _, options = lost(tmp_path, sealed_builder(lost=40, count=40))
     audit = tmp_path / "audit.jsonl"
-    to = ("--node", node.address, "--audit", str(audit), "--rate", "2", "--send")
+    to = ("--server", node.address, "--audit", str(audit), "--rate", "2", "--send")
     process = subprocess.Popen(
         [sys.executable, "-m", "delaywheel", "spark", "repair", "--engine", "local", *options, *to],
         cwd=ROOT,
