@@ -144,8 +144,6 @@ class MetaRouting:
         self._forget_at = 0.0
         self._now = 0.0
         self._looked_up: list[str] = []
-        self._untaken: set[str] = set()
-        """Subjects that wait, and that the session had no room for."""
 
     @property
     def levels_ms(self) -> Sequence[int] | None:
@@ -201,17 +199,16 @@ class MetaRouting:
         self._looked_up.clear()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_S
+            for subject in self._session.forget_unused(now):
+                self._found.pop(subject, None)
+            # Behind it: there may be room now for one that waits.
             for lane in in_use:
                 if lane.subject is not None:
                     self._session.want(lane.subject, now)
-            for subject in self._session.forget_unused(now):
-                self._found.pop(subject, None)
         if now >= self._look_up_at:
             self._look_up_at = now + _LOOK_UP_S
             self.prune(in_use)
             self._found.clear()
-        while self._untaken and len(self._session) < self._config.subjects_max:
-            self._session.want(self._untaken.pop(), now)
 
     def next_event(self) -> float:
         """Return when poll(), or the shell, has something to do unless more happens before."""
@@ -222,7 +219,6 @@ class MetaRouting:
         used = {id(lane.main) for lane in (*self._found.values(), *in_use)}
         self._lanes = {key: lane for key, lane in self._lanes.items() if id(lane) in used}
         self._routeless = {name: lane for name, lane in self._routeless.items() if id(lane) in used}
-        self._untaken &= self._routeless.keys()
         places = {place for key in self._lanes for place in key}
         for place, link in list(self._by_place.items()):
             if place not in places:
@@ -267,9 +263,9 @@ class MetaRouting:
         )
 
     def _find(self, subject: str) -> Lane:
-        # Anew every now and then: that is how the session knows what is used.
-        if not self._session.want(subject, self._now):
-            self._untaken.add(subject)
+        # Anew every now and then: that is how the session knows what is used. One that it has no
+        # room for is asked for again as long as messages of it wait.
+        self._session.want(subject, self._now)
         self._looked_up.append(subject)
         if len(self._found) >= self._config.subjects_max:
             # More than are kept.

@@ -227,6 +227,16 @@ def test_a_client_with_too_many_subjects_says_so() -> None:
     assert sent_soon(world, "m2", "x")
 
 
+def test_a_subject_that_waits_has_its_turn_when_another_is_forgotten() -> None:
+    world = World("a", config=replace(CONFIG, subjects_max=1))
+    sent_soon(world, "m1", "x")
+    waiter = world.send("m2", "y", timeout_s=1000)
+    world.run(590)
+    assert waiter.outcome is None
+    world.run(100)
+    assert waiter.receipt().server == "a:1"
+
+
 def test_more_subjects_and_servers_than_are_kept_do_not_fill_the_memory() -> None:
     world = World("a", config=replace(CONFIG, subjects_max=20, servers_max=10))
     for number in range(300):
