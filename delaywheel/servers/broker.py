@@ -1,6 +1,6 @@
 """`delaywheel broker`: a loopback real-time broker for demos and tests."""
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,9 +20,7 @@ from delaywheel.shared.options import option
 @option("--group NAME", "Name of the broker group, of which it is the master.", default="loopback")
 @option("--record FILE", "Append what is received to a file, one JSON object a line.")
 @option("--quiet", "Do not print messages.")
-def broker(
-    *, listen: str, meta: tuple[str, ...], group: str, record: Path | None, quiet: bool
-) -> None:
+def broker(**options: Any) -> None:  # noqa: ANN401 (click's)
     """Receive messages as a QMQ broker would, and show them.
 
     A line beginning with `ready` and the address goes to standard output when it accepts
@@ -40,4 +38,4 @@ def broker(
 
     # Standard output is for messages; what goes wrong goes to standard error.
     set_up_log(level="warning", form="console")
-    run(listen=listen, meta=meta, group=group, record=record, quiet=quiet)
+    run(**options)

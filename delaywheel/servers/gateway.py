@@ -1,6 +1,6 @@
 """`delaywheel gateway`: HTTP in front of a cluster."""
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,13 +25,7 @@ from delaywheel.shared.options import option
     "The gateway's own tokens at meta servers and delay servers: one, or a line `HOST:PORT TOKEN` "
     "for each. Webhooks are read with one of the role admin.",
 )
-def gateway(
-    *,
-    meta: tuple[str, ...],
-    listen: str,
-    token_file: Path | None,
-    cluster_token_file: Path | None,
-) -> None:
+def gateway(**options: Any) -> None:  # noqa: ANN401 (click's)
     """Take messages over HTTP, and post what is due to webhooks.
 
     It keeps nothing itself: run as many as you like. A line beginning with `ready` and the address
@@ -53,9 +47,4 @@ def gateway(
     from delaywheel.shared.log_output import set_up_log
 
     set_up_log(level="info", form="console")
-    run(
-        meta=meta,
-        listen=listen,
-        token_file=token_file,
-        cluster_token_file=cluster_token_file,
-    )
+    run(**options)

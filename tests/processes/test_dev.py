@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from delay_client import BlockingClient
-from delaywheel.servers import dev_processes
+from delaywheel.servers.dev import dev as command
 from tests.processes.real_processes import until
 
 pytestmark = pytest.mark.process
@@ -82,17 +82,18 @@ def test_without_its_libraries_there_is_a_line_in_the_place_of_the_gateway(
         started.append((command, log_path.name))
         yield
 
-    monkeypatch.setattr(dev_processes, "_process", start)
+    monkeypatch.setattr("delaywheel.servers.dev._process", start)
     monkeypatch.setattr("anyio.run", lambda *_: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(dev_processes, "make_private_directory", lambda *_, **__: "")
+    monkeypatch.setattr("storage.disk.disk.make_private_directory", lambda *_, **__: "")
     servers = [("meta-server", "meta.log"), ("delay-server", "delay.log")]
     for is_there, wanted in ((True, [*servers, ("gateway", "gateway.log")]), (False, servers)):
         if not is_there:
             monkeypatch.setitem(sys.modules, "uvloop", None)
         started.clear()
-        dev_processes.run(
-            data=tmp_path, meta="m:1", listen="l:1", http="h:1", gateway="g:1", subjects=[]
+        assert command.callback is not None
+        command.callback(
+            data=tmp_path, meta="m:1", listen="l:1", http="h:1", gateway="g:1", subjects=()
         )
         assert started == wanted
         said = capsys.readouterr().out
