@@ -8,6 +8,7 @@ item's position there:
     send()        Gathering    one Waiter for each of the calls that share the request
 """
 
+import copy
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -237,28 +238,6 @@ class Batch:
     is_slow = False
     """A server answers as soon as it has them on disk."""
 
-    __slots__ = (
-        "attempts",
-        "avoid",
-        "deadline",
-        "due_ms",
-        "fixed",
-        "given",
-        "held_for",
-        "ids",
-        "items",
-        "lane",
-        "maybe_kept",
-        "past_due",
-        "positions",
-        "receiver",
-        "retry_at",
-        "setback",
-        "size",
-        "subjects",
-        "version",
-    )
-
     def __init__(
         self,
         receiver: Receiver,
@@ -372,15 +351,8 @@ class Batch:
 
     def part(self, indices: Sequence[int]) -> "Batch":
         """Return a batch of the items at these indices, as far on their way as this one."""
-        part = Batch(self.receiver, deadline=self.deadline, lane=self.lane)
-        part.positions, part.items, part.ids = self.positions, self.items, self.ids
-        part.due_ms, part.past_due, part.fixed = self.due_ms, self.past_due, self.fixed
-        part.subjects, part.given = self.subjects, self.given
+        part = copy.copy(self)
         part.keep(indices)
-        part.attempts = self.attempts
-        part.maybe_kept = self.maybe_kept
-        part.setback = self.setback
-        part.avoid = self.avoid
         return part
 
     def absorb(self, other: "Batch") -> None:
