@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaywheel.shared.failures import Failure
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import MINUTE
 from delaywheel.spark.engines import EngineChoice, engine_options, running
@@ -15,7 +14,7 @@ from delaywheel.spark.hours import hours
 from delaywheel.spark.page import page
 from delaywheel.spark.repair import repair
 from delaywheel.spark.sources import RESULT, judged, knowing_repairs, reading, sources_of
-from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
+from delaywheel.spark.verdicts import Verdicts, extra_required
 
 if TYPE_CHECKING:
     from spark_tools.run.plan import Plan, Request
@@ -94,7 +93,6 @@ def reconcile(
       delaywheel spark reconcile --manifest s3://logs/a.json=s3://logs/a --page result.html
     """
     with extra_required():
-        from spark_tools.files.errors import ReconcileError, SparkFailedError
         from spark_tools.judge.tasks import FOREVER
         from spark_tools.run.plan import make_plan
     request = asked(
@@ -103,14 +101,11 @@ def reconcile(
         final=final,
         check_payload=check_payload,
     )
-    try:
-        sources = sources_of(roots, manifests, request.from_minute, is_final=request.final)
-        plan = make_plan(sources, request)
-        result = _carry_out(
-            plan, choice, audits=audits, output=output, details=details, page_file=page_file
-        )
-    except (ReconcileError, SparkFailedError, OSError) as error:
-        raise Failure(str(error), ERROR) from error
+    sources = sources_of(roots, manifests, request.from_minute, is_final=request.final)
+    plan = make_plan(sources, request)
+    result = _carry_out(
+        plan, choice, audits=audits, output=output, details=details, page_file=page_file
+    )
     _print_summary(result)
     click.echo(f"{choice.engine}: {result.verdict.name.lower()}")
     sys.exit(int(result.verdict))

@@ -80,7 +80,6 @@ def hours(
       delaywheel spark hours --state reconciled --manifest a.json=/backup/a --quiet
     """
     with extra_required():
-        from spark_tools.files.errors import ReconcileError, SparkFailedError
         from spark_tools.hours.by_hour import HoursRequest, run_hours
         from spark_tools.hours.state_directory import StateDirectory
         from spark_tools.repaired.repairs import read_repairs
@@ -98,18 +97,15 @@ def hours(
     now_ms = int(time.time() * 1000)
     first = (now_ms - request.request.grace_ms) // 60_000 - 60 * (back_hours + 1)
     make_data_directory(state)
-    try:
-        repairs = read_repairs(audits)
-        with running(choice) as engine:
-            outcome = run_hours(
-                StateDirectory(state),
-                lambda minute: sources_of(roots, manifests, first if minute is None else minute),
-                request,
-                engine,
-                repairs=repairs,
-            )
-    except (ReconcileError, SparkFailedError, OSError) as error:
-        raise Failure(str(error), ERROR) from error
+    repairs = read_repairs(audits)
+    with running(choice) as engine:
+        outcome = run_hours(
+            StateDirectory(state),
+            lambda minute: sources_of(roots, manifests, first if minute is None else minute),
+            request,
+            engine,
+            repairs=repairs,
+        )
     if outcome.verdict or not quiet:
         _tell(outcome, choice.engine, repairs.damaged_lines)
     sys.exit(int(outcome.verdict))

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from delaywheel.shared.failures import Failure
 from delaywheel.shared.options import option
-from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
+from delaywheel.spark.verdicts import Verdicts, extra_required
 
 
 @click.command(cls=Verdicts)
@@ -24,12 +23,8 @@ def page(*, result: Path, output: Path) -> None:
       delaywheel spark page result.json --output result.html
     """
     with extra_required():
-        from spark_tools.files.errors import ReconcileError
         from spark_tools.files.outputs import Output
         from spark_tools.page.page import page as html_of
         from spark_tools.run.document import read_document
-    try:
-        with Output(output) as file:
-            file.write(html_of(read_document(result)).encode())
-    except (ReconcileError, OSError) as error:
-        raise Failure(str(error), ERROR) from error
+    with Output(output) as file:
+        file.write(html_of(read_document(result)).encode())

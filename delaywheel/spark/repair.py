@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaywheel.shared.failures import Failure, failure_of
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY, MINUTE
 from delaywheel.shared.sending import client_of, send_at_rate, to_servers
 from delaywheel.spark.engines import EngineChoice, engine_options, running
 from delaywheel.spark.sources import reading, sources_of
-from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
+from delaywheel.spark.verdicts import Verdicts, extra_required
 
 if TYPE_CHECKING:
     from delay_client import BlockingClient, DelaywheelError, OutgoingItem, Receipt
@@ -100,12 +99,10 @@ def repair(
     if send:
         _require_ways_to_send(audit_file, servers, metas)
     with extra_required():
-        from spark_tools.files.errors import ReconcileError, SparkFailedError
         from spark_tools.judge.tasks import FOREVER
         from spark_tools.repaired.repair_audit import Audit
         from spark_tools.repaired.repairs import KINDS, LOST
         from spark_tools.run.plan import Request
-    from storage.disk.errors import StorageError
 
     request = Request(
         from_minute=from_minute or 0,
@@ -114,21 +111,17 @@ def repair(
     )
     client = client_of(servers, metas) if send else None
     told, sending = _Told(KINDS if missing else (LOST,), max_age), None
-    try:
-        # Before it is read: what another repair sends meanwhile would be sent twice.
-        with Audit(audit_file) if send and audit_file else nullcontext() as audit:
-            sources = sources_of(roots, manifests, request.from_minute, is_final=final)
-            with running(choice) as engine:
-                found = told.find(sources, request, engine, _before(audit_file))
-            if client is None or audit is None:
-                for one in found:
-                    told.add(one)
-            else:
-                sending = _Sending(told, audit)
-                sending.run(client, found, rate=rate, timeout=timeout)
-    except (ReconcileError, SparkFailedError, StorageError, OSError) as error:
-        failure = failure_of(error)
-        raise Failure(failure.message if failure else str(error), ERROR) from error
+    # Before it is read: what another repair sends meanwhile would be sent twice.
+    with Audit(audit_file) if send and audit_file else nullcontext() as audit:
+        sources = sources_of(roots, manifests, request.from_minute, is_final=final)
+        with running(choice) as engine:
+            found = told.find(sources, request, engine, _before(audit_file))
+        if client is None or audit is None:
+            for one in found:
+                told.add(one)
+        else:
+            sending = _Sending(told, audit)
+            sending.run(client, found, rate=rate, timeout=timeout)
     told.print()
     if sending is None:
         click.echo("nothing was sent: add --send --audit FILE and --server or --meta to send")

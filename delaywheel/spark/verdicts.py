@@ -39,7 +39,11 @@ class Verdicts(click.Command):
             error.exit_code = ERROR  # type: ignore[misc]
             raise
         except Exception as error:
+            from spark_tools.files.errors import ReconcileError, SparkFailedError
+
             failure = failure_of(error)
+            if isinstance(error, ReconcileError | SparkFailedError | OSError):
+                failure = Failure(str(error), ERROR)
             if failure is None:
                 traceback.print_exc()
                 failure = Failure("a defect of delaywheel: nothing was found out", ERROR)
