@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from delay_transport.http.schemas import schemas_of
-from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.admin_client import Json
 from delaywheel.shared.options import option
 
 Option = Callable[[Any], Any]

@@ -7,8 +7,7 @@ from typing import Final
 import click
 import msgspec
 
-from delaywheel.shared.admin_client import PAGE, Session
-from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.admin_client import PAGE, Json, Session
 from delaywheel.shared.tables import Columns, figures_table, rows_table, screen, title_of
 from delaywheel.shared.terminal import print_json
 

@@ -6,9 +6,8 @@ from typing import Final
 
 import click
 
-from delaywheel.shared.admin_client import Away, Session
+from delaywheel.shared.admin_client import Away, Json, Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json
 
 _HANDOVER_S: Final = 12.0
 """The longest time for which a master is asked to hand over."""

@@ -14,9 +14,8 @@ import click
 from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.cluster.rules import Rules
 from delaywheel.cluster.topology import ask_nodes
-from delaywheel.shared.admin_client import Session
+from delaywheel.shared.admin_client import Json, Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.tables import Columns, rows_table, screen
 
 _Answer = TypeVar("_Answer")

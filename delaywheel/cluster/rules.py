@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import click
 
-from delaywheel.shared.admin_client import Conflict, Session
+from delaywheel.shared.admin_client import Conflict, Json, Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.terminal import print_json
 
 _NODES_S: Final = 3.0

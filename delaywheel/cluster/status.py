@@ -11,8 +11,7 @@ from typing import Any, Final
 import click
 
 from delaywheel.cluster.node_client import asks
-from delaywheel.shared.admin_client import Session
-from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.admin_client import Json, Session
 from delaywheel.shared.options import watching
 from delaywheel.shared.tables import (
     Columns,

@@ -18,9 +18,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delaywheel.shared.admin_client import Session
+from delaywheel.shared.admin_client import Json, Session
 from delaywheel.shared.failures import Failure
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server, option, watching
 from delaywheel.shared.tables import ROWS_MAX, Columns, format_value, in_seconds, rows_table
 from delaywheel.shared.terminal import show

@@ -12,9 +12,8 @@ import msgspec
 
 from delaywheel.cluster.masters import Masters, of_masters
 from delaywheel.node.pending import of_filter
-from delaywheel.shared.admin_client import Session
+from delaywheel.shared.admin_client import Json, Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option, with_options
 from delaywheel.shared.parameters import MOMENT, SHIFT
 from delaywheel.shared.tables import moment_text

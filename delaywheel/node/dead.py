@@ -11,9 +11,8 @@ from typing import Any, Final
 import click
 
 from delaywheel.cluster.masters import Masters, of_masters
-from delaywheel.shared.admin_client import Session
+from delaywheel.shared.admin_client import Json, Session
 from delaywheel.shared.failures import ExitCode
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option
 from delaywheel.shared.parameters import MOMENT, POSITIVE, Parsed
 from delaywheel.shared.tables import Columns, figures_table, rows_table, screen, title_of

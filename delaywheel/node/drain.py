@@ -8,9 +8,8 @@ import msgspec
 from delaywheel.cluster.node_client import TIMEOUT_S, asks
 from delaywheel.cluster.rules import Rules
 from delaywheel.cluster.topology import ask_nodes
-from delaywheel.shared.admin_client import Session
+from delaywheel.shared.admin_client import Json, Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option
 from delaywheel.shared.terminal import print_json
 

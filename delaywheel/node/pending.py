@@ -10,7 +10,7 @@ import click
 
 from delay_transport.http.counts import added_rows
 from delaywheel.cluster.masters import Masters, of_masters
-from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.admin_client import Json
 from delaywheel.shared.options import option, with_options
 from delaywheel.shared.parameters import MOMENT
 from delaywheel.shared.tables import Columns, moment_text, rows_table, screen

@@ -9,9 +9,8 @@ from delaywheel.cluster.masters import Masters
 from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.cluster.rules import Rules
 from delaywheel.node.change import slices
-from delaywheel.shared.admin_client import Session
+from delaywheel.shared.admin_client import Json, Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option
 from delaywheel.shared.tables import Columns, figures_table, rows_table, screen
 from delaywheel.shared.terminal import print_json

@@ -1,11 +1,14 @@
 """Asking a server's administration over HTTP, and what its refusals mean for a command."""
 
+import http.client
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 from delay_transport.http.server_tokens import (
     checked_token,
@@ -14,7 +17,14 @@ from delay_transport.http.server_tokens import (
     token_for_node,
 )
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json, ask_json
+
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""Bytes of one answer: everything at a glance of thousands of groups has a few MB."""
+
+_SERVER_FAULT: Final = 500
+"""From this status on it is not the request that was wrong."""
+
+Json = dict[str, Any]
 
 TIMEOUT_S: Final = 15.0
 """A meta server answers a change within `admin.answer_ms_max`."""
@@ -95,14 +105,9 @@ class Session:
         if if_match is not None:
             headers["If-Match"] = f'"{if_match}"'
         try:
-            status, found = ask_json(
-                self.address,
-                method,
-                self._target(path, query),
-                body=None if body is None else dict(_given(body)),
-                headers=headers,
-                timeout_s=self.timeout_s,
-                server=self.what,
+            target = self._target(path, query)
+            status, found = self._answer(
+                method, target, None if body is None else dict(_given(body)), headers
             )
         except UnicodeEncodeError as error:
             raise _failure(f"{error.object!a} is no UTF-8", ExitCode.USAGE) from error
@@ -118,6 +123,57 @@ class Session:
         if status == 503 and code == "store":
             exit_code = ExitCode.DISK
         raise _failure(message, exit_code, _FAILURES.get(status, Failure))
+
+    def _answer(
+        self, method: str, target: str, body: Json | None, headers: Mapping[str, str]
+    ) -> tuple[int, Json]:
+        """Return the HTTP status and the answer; that of a refusal has a `detail` and a `code`.
+
+        Raises Failure without an answer, or if it is not of such a server.
+        """
+        from delay_transport.seams.runtime import parse_peer_address
+
+        host, port = parse_peer_address(self.address)
+        headers = {"Accept": "application/json", **headers}
+        data = None if body is None else msgspec.json.encode(body)
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        # Plain http.client: no proxy from the environment gets between, or to see the token.
+        connection = http.client.HTTPConnection(host, port, timeout=self.timeout_s)
+        try:
+            connection.request(method, target, body=data, headers=headers)
+            with connection.getresponse() as response:
+                answer = response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise Failure(
+                f"no {self.what} answers at {self.address}: {error}; is this its http.address?",
+                ExitCode.NETWORK,
+            ) from error
+        finally:
+            connection.close()
+        try:
+            found: Json = msgspec.json.decode(answer, type=dict[str, Any])
+            if response.status >= 400:
+                # Whoever refuses without a reason is somebody else.
+                found["detail"], found["code"]
+        except (
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+            KeyError,
+            TypeError,
+        ) as bad:
+            if response.status >= _SERVER_FAULT:
+                raise Failure(
+                    f"the process at {self.address} failed (HTTP {response.status}): see the log "
+                    f"of the {self.what}, or of a proxy in front of it",
+                    ExitCode.REFUSED,
+                ) from bad
+            raise Failure(
+                f"what answers at {self.address} is no {self.what}: is this its http.address?",
+                ExitCode.NETWORK,
+            ) from bad
+        return response.status, found
 
     def at_node(self, address: str, *, timeout_s: float) -> "Session":
         """Return a session with a delay server that the meta server of this one names."""

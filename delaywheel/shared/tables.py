@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.admin_client import Json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.admin_client import Json
 from delaywheel.shared.tables import screen
 
 

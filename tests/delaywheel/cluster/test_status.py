@@ -12,7 +12,7 @@ from rich.console import Console
 
 from delaywheel.cluster.status import render
 from delaywheel.main import main
-from delaywheel.shared import http_exchange
+from delaywheel.shared import admin_client
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.tables import format_value, title_of
 from tests.delaywheel.endings import done, refused
@@ -70,7 +70,7 @@ def test_of_an_answer_without_end_only_so_much_is_read(monkeypatch: pytest.Monke
     with serving(200, body) as address:
         asked = ["status", "--server", address, "--json"]
         assert len(json.loads(CliRunner().invoke(main, asked).output)["more"]) == 100_000
-        monkeypatch.setattr(http_exchange, "ANSWER_BYTES_MAX", 100_000)
+        monkeypatch.setattr(admin_client, "ANSWER_BYTES_MAX", 100_000)
         refused(CliRunner().invoke(main, asked), ExitCode.NETWORK, "is no delay server")
 
 

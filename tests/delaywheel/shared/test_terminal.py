@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.admin_client import Json
 from delaywheel.shared.terminal import show
 
 
