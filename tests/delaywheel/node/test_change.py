@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +21,6 @@ from tests.delaywheel.node.test_dead import group
 
 DUE = datetime(2026, 12, 24, 18, tzinfo=UTC)
 DUE_MS = int(DUE.timestamp() * 1000)
-SIX_HOURS_MS = timedelta(hours=6) // timedelta(milliseconds=1)
 TOKEN = Receipt("m1", DUE_MS, "a:1", 1, subject="s", cluster=cluster_hash("c")).cancel_token
 ONE = ("--subject", "s", "--id", "m1")
 AT = ("--at", "2026-12-24T18:00:00Z")
@@ -98,7 +97,7 @@ def test_a_message_is_moved_to_a_time(stack: ExitStack) -> None:
     node = Node(ChangeResult(0, ChangeState.MOVED))
     where = at(node, stack)
     done(run("move", *ONE, "--to", "2026-12-25T00:00:00Z", *where))
-    assert [one["items"][0]["to_ms"] for one in node.bodies] == [DUE_MS + SIX_HOURS_MS]
+    assert [one["items"][0]["to_ms"] for one in node.bodies] == [DUE_MS + 21_600_000]
     refused(run("move", *ONE, "--by", "1h", *where), 2, "--by and --dry-run are for many")
     refused(run("move", *ONE, *where), 2, "give one of --to and --by")
 
