@@ -140,10 +140,11 @@ def _waiting_for(session: Session, row: Json, others: Sequence[Sequence[str]]) -
     copies, *own = [session.ask("GET", "count", query=one)["rows"] for one in asked]
     shared = [Patterns(one) for one in others]
     alone: dict[str, int] = {
-        subject: sum(counted["counts"])
+        subject: count
         for rows in own
         for subject, counted in rows.items()
-        if subject and not any(one.take(subject) for one in shared)
+        if (count := sum(counted["counts"])) and subject
+        if not any(one.take(subject) for one in shared)
     }
     copied = sum(sum(counted["counts"]) for counted in copies.values())
     return {"": copied} | alone if copied else alone

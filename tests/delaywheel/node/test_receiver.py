@@ -141,6 +141,8 @@ def counting(counts: dict[tuple[str, str], dict[str, int]]) -> Any:  # noqa: ANN
         ({("billing", "*"): {"": 3}}, 3),
         # Of subjects that it alone receives; those that mail has too get there all the same.
         ({("", "orders.*"): {"": 9, "orders.eu": 4, "orders.mail": 5}}, 4),
+        # A subject that is named and has none.
+        ({("", "orders.*"): {"": 9, "orders.eu": 0}}, 0),
         ({("", "orders.*"): {"": 9, "%": 9}, ("", "paid"): {"": 1, "paid": 1}}, 10),
     ],
 )
