@@ -4,7 +4,7 @@
     2xx                       is done                        gets more again
     410                       waits                          is disabled
     429, 502 to 504,          comes again                    gets less, or nothing for a while
-    or nothing listens
+    or no connection
     any other, or no answer   comes again                    goes on
 
 A message comes again by the retry policy, or after what Retry-After says.
@@ -93,7 +93,7 @@ class Endpoint:
                     connector=connector,
                     cookie_jar=aiohttp.DummyCookieJar(),
                     auto_decompress=False,
-                    timeout=aiohttp.ClientTimeout(webhook.timeout_s, CONNECT_S, CONNECT_S),
+                    timeout=aiohttp.ClientTimeout(total=webhook.timeout_s, connect=CONNECT_S),
                     headers={"User-Agent": "delaywheel", "Accept-Encoding": "identity"},
                 ) as self._session,
                 self._receiver as receiver,
@@ -132,9 +132,7 @@ class Endpoint:
             message.refuse(answer.said)
         else:
             if self._webhook.url and (answer.status in _SLOW or answer.is_unreachable):
-                pause_s = self._pace.slow_down(began_at, answer.retry_after_s)
-                if pause_s:
-                    self._pause(pause_s, answer.said)
+                self._pause(self._pace.slow_down(began_at, answer.retry_after_s), answer.said)
             _come_again(message, answer)
 
     async def _post(self, url: URL, message: ReceivedMessage) -> Answer:
@@ -153,6 +151,8 @@ class Endpoint:
                 return Answer(status, said, _retry_after_s(response.headers, message))
         except aiohttp.ClientConnectorError as error:
             return Answer(0, f"no connection: {error}", is_unreachable=True)
+        except aiohttp.ConnectionTimeoutError:
+            return Answer(0, f"no connection within {CONNECT_S:g} s", is_unreachable=True)
         except TimeoutError:
             return Answer(0, f"no answer within {self._webhook.timeout_s:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -167,7 +167,8 @@ class Endpoint:
         self._disable(self._webhook, reason)
 
     def _pause(self, seconds: float, reason: str) -> None:
-        if self._pace.is_paused:
+        """Post nothing for a while, which may be 0 s; a pause that there is goes on as it is."""
+        if self._pace.is_paused or not seconds:
             return
         _log.warning(
             "webhook paused", webhook=self._webhook.name, seconds=seconds, answer=reason[:200]

@@ -229,6 +229,36 @@ def test_an_endpoint_is_left_alone_for_as_long_as_it_says() -> None:
     play(test)
 
 
+def test_an_answer_may_take_longer_than_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECT_S", 0.2)
+    monkeypatch.setattr("benchmarks.webhooks.endpoints.SLOW_S", 0.6)
+
+    async def test(rig: Rig) -> None:
+        await rig.start("slow", timeout_s=5.0)
+        await rig.client.send("slow", "x", delay=0)
+        await rig.cluster.advance()
+        assert len(rig.cluster.done) == 1
+
+    play(test)
+
+
+def test_a_connection_may_not_take_as_long_as_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECT_S", 0.2)
+
+    async def test(rig: Rig) -> None:
+        # A server that is silent takes no part in TLS either.
+        url = (await rig.endpoints.serve("silent")).replace("http:", "https:")
+        await rig.start("silent", tries=1, url=url, timeout_s=20.0)
+        await rig.client.send("silent", "x", delay=0)
+        began = asyncio.get_running_loop().time()
+        await rig.cluster.advance()
+        assert asyncio.get_running_loop().time() - began < 5
+        [dead] = rig.cluster.refused
+        assert "no connection within 0.2 s" in dead.reason
+
+    play(test)
+
+
 def test_what_waits_for_its_turn_goes_back_in_a_pause() -> None:
     async def test(rig: Rig) -> None:
         made = await rig.start("busy", concurrency=4)
