@@ -7,7 +7,7 @@
     or no connection
     any other, or no answer   comes again                    goes on
 
-A message comes again by the retry policy, or after what Retry-After says.
+A message comes again by the retry policy, or after what Retry-After says if that is longer.
 After the last try a message is a dead letter, with the status and the beginning of the answer.
 Where messages name their own URLs 410 is a dead letter, and nothing is slowed down: the endpoints
 are many.
@@ -16,7 +16,8 @@ are many.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -25,9 +26,9 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from delay_client import ReceivedMessage, Receiver
+from delay_client import ReceivedMessage, Receiver, RetryPolicy
 from gateway.webhooks.addresses import CheckedSockets, OwnResolver
-from gateway.webhooks.pace import RETRY_AFTER_MAX_S, Pace
+from gateway.webhooks.pace import Pace
 from gateway.webhooks.settings import Webhook
 from gateway.webhooks.signing import Signer, headers_of
 
@@ -37,6 +38,8 @@ SHOWN_BYTES: Final = 1024
 """Bytes of an answer that a dead letter may show."""
 CONNECT_S: Final = 5.0
 """Seconds for a connection, its TLS included."""
+RETRY_AFTER_MAX_S: Final = 3600.0
+"""The longest wait that an endpoint may ask for, in seconds."""
 
 _SLOW: Final = frozenset({429, 502, 503, 504})
 
@@ -50,7 +53,8 @@ class Answer(NamedTuple):
     """0: nothing that could be read."""
     said: str
     """The status and the beginning of the body, or what went wrong."""
-    retry_after_s: float | None = None
+    retry_after_s: float = 0.0
+    """Seconds that the endpoint asks to wait; 0: it asks for none."""
     is_unreachable: bool = False
 
 
@@ -187,38 +191,37 @@ _REASON_MAX: Final = 300
 
 
 def _come_again(message: ReceivedMessage, answer: Answer) -> None:
-    """Let a message come again by the retry policy, or when its endpoint said."""
-    retry = None
-    if answer.retry_after_s is not None:
-        wait_s = min(answer.retry_after_s, RETRY_AFTER_MAX_S)
-        retry = replace(message.desk.retry, waits_s=(wait_s,), first_level=None, jitter=0)
+    """Let a message come again by the retry policy, but not before its endpoint said."""
+    policy = message.desk.retry.by_levels(message.desk.levels_ms)
+    wait_s = policy.wait_s(message.attempt, message.desk.chance) or 0.0
+    wait_s = max(wait_s, answer.retry_after_s)
+    retry = RetryPolicy(tries=policy.tries, waits_s=(wait_s,), jitter=0)
     message.failed(EndpointError(answer.said), retry)
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Return the beginning of a body; a connection of which it is not the whole is closed."""
+    """Return the beginning of a body; where that is not all of it the connection ends with it."""
     body = bytearray()
-    try:
+    # The status is what counts, and it has come.
+    with suppress(aiohttp.ClientError, TimeoutError):
         async for part in response.content.iter_any():
             body += part
             if len(body) > ANSWER_BYTES_MAX:
-                response.close()
                 break
-    except (aiohttp.ClientError, TimeoutError):
-        # The status is what counts, and it has come.
-        response.close()
     return bytes(body[:ANSWER_BYTES_MAX])
 
 
-def _retry_after_s(headers: Mapping[str, str], message: ReceivedMessage) -> float | None:
-    """Return the seconds of Retry-After; None if there is none, or none that can be read."""
+def _retry_after_s(headers: Mapping[str, str], message: ReceivedMessage) -> float:
+    """Return the seconds of Retry-After, an hour at the most; 0: there are none to be read."""
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        return None
-    return max(moment.timestamp() - message.desk.now_ms() / 1000, 0.0)
+        wait_s = float(text)
+    else:
+        try:
+            moment = parsedate_to_datetime(text)
+            # A date without a zone, which HTTP allows in an old form, is one of UTC.
+            moment = moment.replace(tzinfo=moment.tzinfo or UTC)
+            wait_s = moment.timestamp() - message.desk.now_ms() / 1000
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(max(wait_s, 0.0), RETRY_AFTER_MAX_S)

@@ -15,8 +15,6 @@ import anyio
 
 PAUSE_MAX_S: Final = 60.0
 """The longest pause that no endpoint asks for."""
-RETRY_AFTER_MAX_S: Final = 3600.0
-"""The longest pause that one asks for."""
 
 
 class Pace:
@@ -56,14 +54,14 @@ class Pace:
             self._limit = min(self._most, self._limit + 1 / self._limit)
             self._apply()
 
-    def slow_down(self, began_at: float, retry_after_s: float | None) -> float:
+    def slow_down(self, began_at: float, retry_after_s: float) -> float:
         """Note that an endpoint wants less; return how many seconds it is to be left alone.
 
         began_at: when the request began, by the clock of the loop. What was under way when it was
-        slowed down last says nothing new.
+        slowed down last says nothing new. retry_after_s: how long it asks for; 0: it does not.
         """
-        if retry_after_s is not None:
-            return min(retry_after_s, RETRY_AFTER_MAX_S)
+        if retry_after_s:
+            return retry_after_s
         if began_at < self._slowed_at:
             return 0.0
         self._slowed_at = asyncio.get_running_loop().time()
