@@ -26,6 +26,9 @@ does. What mends itself within seconds, as an election does, is no case.
     receivers                                      step
     their name has no pattern                      set one
     nobody receives under their name               start a receiver, or remove the name
+
+    webhook                                        step
+    it is disabled, as after an answer 410         enable it
 """
 
 import shlex
@@ -40,6 +43,7 @@ from meta_server.admin.admin_types import (
     ReceiverShown,
 )
 from meta_server.groups.receiver_groups import NAMES_MAX
+from meta_server.known.model import Webhook
 from meta_server.wire.admission import WaitingGroup
 
 _START: Final = "`systemctl start delaywheel-delay-server`"
@@ -53,6 +57,7 @@ def next_steps(
     broker_groups: Iterable[BrokerGroupShown],
     receivers: Iterable[ReceiverShown],
     waiting: Iterable[WaitingGroup],
+    webhooks: Iterable[Webhook],
     *,
     behind: Mapping[str, str],
     routed: Collection[str],
@@ -79,6 +84,7 @@ def next_steps(
         if name not in ours
     }
     steps |= {one.name: step_for_receiver(one) for one in receivers if hears_all}
+    steps |= {one.name: step_for_disabled(one) for one in webhooks if one.disabled}
     steps |= {one.row.name: step_for_waiting(one) for one in waiting} | {**behind}
     return [NextStep(group=name, step=step) for name, step in steps.items() if step]
 
@@ -164,6 +170,12 @@ def step_for_receiver(receiver: ReceiverShown) -> str:
     remove = _admin("remove", "receiver", receiver.name)
     lack = f"nobody receives under its name: start a receiver; if it is gone for good: {remove}"
     return "" if receiver.connected else lack
+
+
+def step_for_disabled(webhook: Webhook) -> str:
+    """Return the next step for a webhook that is disabled; why may be an endpoint's own text."""
+    enable = _admin("set", "webhook", webhook.name, "disabled=")
+    return f"its webhook is disabled ({webhook.disabled!r}); once its endpoint works: {enable}"
 
 
 def step_for_broker_group(group: BrokerGroupShown, *, is_routed: bool) -> str:

@@ -289,6 +289,7 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
             groups,
             receivers,
             parts.handlers.admission.waiting.values(),
+            registry.webhooks.values(),
             behind=parts.set_backs.all_behind(),
             routed={*routes_by_group},
             hears_all=parts.config.is_alone,

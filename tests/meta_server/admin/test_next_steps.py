@@ -22,10 +22,11 @@ from meta_server.admin.next_steps import (
     next_steps,
     step_for_broker_group,
     step_for_delay_group,
+    step_for_disabled,
     step_for_receiver,
     step_for_waiting,
 )
-from meta_server.known.model import BrokerGroup, GroupKind, Receiver
+from meta_server.known.model import BrokerGroup, GroupKind, Receiver, Webhook
 from meta_server.wire.admission import WaitingGroup
 
 START = "`systemctl start delaywheel-delay-server`"
@@ -200,6 +201,29 @@ def test_receivers_that_are_gone_are_started_or_removed(known: ReceiverShown, st
     assert step_for_receiver(known) == step
 
 
+@pytest.mark.parametrize("hears_all", [True, False])
+def test_a_webhook_that_is_disabled_is_enabled_and_one_that_is_not_is_as_its_receivers(
+    *, hears_all: bool
+) -> None:
+    gone = Webhook(name="r1", disabled="410 X: moved\nto b, to message 7")
+    found = next_steps(
+        [],
+        [],
+        [receiver("a"), receiver("a", name="r2"), receiver("a", name="r3", connected=1)],
+        [],
+        [gone, Webhook(name="r2"), Webhook(name="r3")],
+        behind={},
+        routed=(),
+        hears_all=hears_all,
+        elects=True,
+    )
+    assert found[0].step == (
+        "its webhook is disabled ('410 X: moved\\nto b, to message 7'); once its endpoint works: "
+        "`delaywheel admin set webhook r1 disabled=`"
+    )
+    assert [row.group for row in found] == ["r1", "r2"][: 1 + hears_all]
+
+
 def test_a_group_that_waits_is_let_in_at_its_address_and_its_name_cannot_add_to_the_command() -> (
     None
 ):
@@ -222,6 +246,7 @@ def test_each_group_is_named_once_and_what_was_lost_comes_before_all_else() -> N
         [shown_twice, broker_group()],
         [receiver("a")],
         [WaitingGroup(Receiver(name="r1", patterns=("a",)), "10.6.6.6", 0)],
+        [],
         behind={"d1": "it was set back", "d2": "it was set back, too"},
         routed={"r1"},
         hears_all=True,
@@ -239,8 +264,9 @@ def test_each_command_of_a_step_can_be_typed_as_it_stands() -> None:
     steps += [step_for_waiting(waiting()), step_for_delay_group(group({}), is_retired=True)]
     steps.append(step_for_delay_group(group(SILENT, {}), elects=False))
     steps += [step_for_receiver(one) for one in (receiver(), receiver("a"))]
+    steps.append(step_for_disabled(Webhook(name="r;reboot", disabled="410")))
     commands = {found for step in steps for found in re.findall("`delaywheel admin (.*?)`", step)}
-    assert len(commands) == 9
+    assert len(commands) == 10
     for command in commands:
         words = ["admin", "--meta", "127.0.0.1:1", *shlex.split(command)]
         result = CliRunner().invoke(main, words)

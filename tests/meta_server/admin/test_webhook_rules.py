@@ -65,6 +65,20 @@ async def test_a_webhook_that_is_removed_leaves_its_name_so_that_messages_wait(
     await operator.remove("receiver", "shop")
 
 
+async def test_one_that_is_disabled_waits_for_an_operator_who_is_told_what_enables_it(
+    operator: Operator,
+) -> None:
+    await operator.put("webhook", "shop", **GOOD)
+    await operator.ask("POST", "/api/v1/webhook/shop/disable", {"reason": "410 Gone"})
+    [step] = (await operator.topology())["next_steps"]
+    assert step["group"] == "shop"
+    assert "'410 Gone'" in step["step"]
+    assert step["step"].endswith("`delaywheel admin set webhook shop disabled=`")
+    await operator.put("webhook", "shop", **GOOD, disabled="")
+    [step] = (await operator.topology())["next_steps"]
+    assert "nobody receives" in step["step"]
+
+
 @pytest.mark.parametrize(
     ("changed", "field", "said"),
     [
