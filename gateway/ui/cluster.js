@@ -110,14 +110,18 @@ function nodes(found) {
   ], rows);
 }
 
+function isWell(one) {
+  return one.state === "up" && one.circuit === "closed" && !one.paused;
+}
+
 /** Return how the masters stand with a broker group, or a name of receivers. */
 function standings(found, name) {
   const rows = found.delay_groups.map((group) => group.figures?.brokers?.[name]).filter(Boolean);
   if (!rows.length) return { text: "", kind: "", queued: 0, in_flight: 0 };
-  const odd = rows.find((one) => one.circuit !== "closed" || one.paused) ?? rows[0];
+  const odd = rows.find((one) => !isWell(one)) ?? rows[0];
   return {
     text: `${odd.paused ? "paused" : odd.state}, circuit ${odd.circuit}`,
-    kind: odd.circuit === "closed" && !odd.paused ? "good" : "warn",
+    kind: isWell(odd) ? "good" : "warn",
     queued: rows.reduce((total, one) => total + one.queued, 0),
     in_flight: rows.reduce((total, one) => total + one.in_flight, 0),
   };

@@ -199,6 +199,36 @@ def test_the_cluster_is_seen_at_a_glance_and_follows_what_comes(
     assert browser.faults() == []
 
 
+_OF_CLUSTER: Final = """
+const [standings, done] = arguments;
+const groups = standings.map((one, number) => ({
+  name: `d${number}`, nodes: [], in_sync: [], epoch: 1, phase: "serving",
+  figures: { brokers: { b1: { queued: 1, in_flight: 0, ...one } } },
+}));
+const none = { away: {}, cut: {}, failing: [], next_steps: [], unserved: [], receivers: [] };
+const brokers = [{ name: "b1", kind: "normal", state: "RW", address: "", heard_seconds_ago: 1 }];
+import("/ui/cluster.js").then(({ open }) => {
+  const place = document.createElement("main");
+  open(place).update({ ...none, delay_groups: groups, broker_groups: brokers });
+  const shown = place.querySelector("td[data-label=state] span");
+  done([shown.className, shown.textContent]);
+});
+"""
+"""Shows a broker group that masters stand with so; returns the class and the text of its state."""
+
+
+def test_a_broker_group_is_shown_as_well_only_if_all_masters_reach_it(browser: Browser) -> None:
+    up = {"state": "up", "circuit": "closed", "paused": False}
+    browser.open("cluster")
+    for others, shown in (
+        ({}, ["good", "up, circuit closed"]),
+        ({"state": "down"}, ["warn", "down, circuit closed"]),
+        ({"state": "retiring", "circuit": "open"}, ["warn", "retiring, circuit open"]),
+        ({"paused": True}, ["warn", "paused, circuit closed"]),
+    ):
+        assert browser.chrome.execute_async_script(_OF_CLUSTER, [up, up | others]) == shown
+
+
 def test_a_message_is_found_moved_and_cancelled_after_one_question(
     browser: Browser, place: Place
 ) -> None:
