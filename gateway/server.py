@@ -14,10 +14,11 @@ from delay_transport.seams.errors import ListenError
 from delay_transport.seams.runtime import format_address, parse_address
 
 HEADER_BYTES_MAX: Final = 64 * 1024
-"""Of a request's line and headers; who sends more is disconnected."""
+"""Of a request's line and headers, and of whatever else is no part of a body that is waited for;
+who sends more is disconnected."""
 HEADER_S: Final = 10.0
-"""Seconds for a request's line and headers to come, from its first byte on, or from the connection
-for the first request."""
+"""Seconds for a request's line and headers to come, from the first byte after an answer on, or from
+the connection for the first request."""
 IDLE_S: Final = 60
 """Seconds between two requests of a connection."""
 CONNECTIONS_MAX: Final = 20_000
@@ -27,23 +28,23 @@ STOP_S: Final = 20
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose headers have to come in time and are of bounded size.
+    """A connection whose bytes are bounded, in number and time, where no application reads them.
 
-    uvicorn bounds neither: a peer that sends a header without an end would fill the memory, and
-    one that sends a byte now and then would keep its place for ever.
+    uvicorn bounds neither: a peer that sends a header, a trailer or an extension of a chunk without
+    an end would fill the memory, and one that sends a byte now and then would keep its place for
+    ever. What comes of a body after the answer counts as well.
     """
 
     _deadline: asyncio.TimerHandle | None = None
-    _header_bytes = 0
-    _is_in_header = True
+    _bytes = 0
+    """That came since the headers of a request, or since a part of its body before the answer."""
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 (as its parent)
         """Take a connection, or close it if there are too many."""
         super().connection_made(transport)
+        self._expect_headers()
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
-        else:
-            self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up the deadline."""
@@ -51,29 +52,26 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; close the connection if its headers are too long."""
-        if self._is_in_header:
-            self._header_bytes += len(data)
+        """Take bytes; close the connection if too many of them are no part of a body."""
+        self._bytes += len(data)
         super().data_received(data)
-        if self._is_in_header and self._header_bytes > HEADER_BYTES_MAX:
+        if self._bytes > HEADER_BYTES_MAX:
             self.transport.abort()
-
-    def on_message_begin(self) -> None:
-        """Begin the line and headers of a request."""
-        super().on_message_begin()
-        if self._deadline is None:
+        elif self._deadline is None and self.cycle.response_complete:
+            # uvicorn has given up its own deadline between two requests.
             self._expect_headers()
 
     def on_headers_complete(self) -> None:
         """Begin the request."""
-        self._is_in_header, self._header_bytes = False, 0
-        self._give_up_deadline()
         super().on_headers_complete()
+        self._bytes = 0
+        self._give_up_deadline()
 
-    def on_message_complete(self) -> None:
-        """End its body; what comes now are the headers of the next one."""
-        super().on_message_complete()
-        self._is_in_header = True
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body; after the answer nobody reads it."""
+        super().on_body(body)
+        if not self.cycle.response_complete:
+            self._bytes = 0
 
     def _expect_headers(self) -> None:
         self._deadline = self.loop.call_later(HEADER_S, self.transport.abort)
@@ -119,7 +117,7 @@ class HttpServer(uvicorn.Server):
         except OSError as error:
             raise ListenError(address=address, reason=error.strerror or str(error)) from error
         with listener:
-            self._on_ready(format_address(listener.getsockname()))
+            self._on_ready(format_address(listener.getsockname()[:2]))
             await self.serve([listener])
 
     def stop(self) -> None:
