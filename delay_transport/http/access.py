@@ -41,7 +41,8 @@ class HttpLimits:
     requests_max: int = 64
     """Requests that are worked on at a time. One more is answered `busy_code`."""
     bodies_bytes_max: int = 16 * 1024 * 1024
-    """Bytes of the bodies of all of them. One more is answered `busy_code`."""
+    """Bytes of the bodies of all of them, as far as they have come. The request that goes beyond is
+    answered `busy_code`."""
     busy_code: int = 503
     """The status of a request that is one too many; `Retry-After` says when to ask again."""
     body_bytes_max: int = 256 * 1024
@@ -206,7 +207,7 @@ class HttpAccess:
         self.busy = 0
         """Requests in progress."""
         self.bodies_bytes = 0
-        """Bytes of their bodies."""
+        """Bytes of their bodies that have come."""
         self.answered: Counter[str] = Counter()
         """Answers to requests of the API, by status."""
 
@@ -227,19 +228,19 @@ class HttpAccess:
         return "" if request.client is None else request.client.host
 
     @contextmanager
-    def slot(self) -> Iterator[Callable[[bytes], None]]:
+    def slot(self) -> Iterator[Callable[[int], None]]:
         """Count a request in progress; raise RequestError if there are too many.
 
-        Yields what counts the body of the request, and raises RequestError as well.
+        Yields what counts bytes of its body as they come, and raises RequestError as well.
         """
         held = 0
 
-        def hold(body: bytes) -> None:
+        def hold(size: int) -> None:
             nonlocal held
-            if self.bodies_bytes + len(body) > self.limits.bodies_bytes_max:
+            if self.bodies_bytes + size > self.limits.bodies_bytes_max:
                 raise self._busy_error("bodies that long")
-            held = len(body)
-            self.bodies_bytes += held
+            held += size
+            self.bodies_bytes += size
 
         if self.busy >= self.limits.requests_max:
             raise self._busy_error(f"{self.limits.requests_max} requests")

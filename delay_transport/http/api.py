@@ -169,8 +169,9 @@ class _Endpoint(Generic[C]):
             if operation.body_type is not None:
                 kind, limits = operation.body_type, self.access.limits
                 most = operation.body_bytes_max or limits.body_bytes_max
-                data = await read_body(request, kind, bytes_max=most, seconds=limits.body_s)
-                hold(data)
+                data = await read_body(
+                    request, kind, bytes_max=most, seconds=limits.body_s, hold=hold
+                )
                 body = decode_body(data, kind)
             call = Call(
                 context=context,

@@ -4,7 +4,7 @@ An empty body counts as one without fields.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -31,10 +31,19 @@ def single_values(request: Request) -> dict[str, str]:
     return values
 
 
-async def read_body(request: Request, kind: Any, *, bytes_max: int, seconds: float) -> bytes:  # noqa: ANN401 (any type that msgspec knows)
+async def read_body(
+    request: Request,
+    kind: Any,  # noqa: ANN401 (any type that msgspec knows)
+    *,
+    bytes_max: int,
+    seconds: float,
+    hold: Callable[[int], None],
+) -> bytes:
     """Return the body of a request; raise RequestError.
 
     It is JSON and says so, unless `kind`, its type, is bytes.
+
+    hold: counts the bytes of each part before it is kept; raises RequestError if there is no room
     """
     if kind is not bytes:
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -48,9 +57,10 @@ async def read_body(request: Request, kind: Any, *, bytes_max: int, seconds: flo
     with anyio.move_on_after(seconds) as scope:
         async with aclosing(request.stream()) as parts:
             async for part in parts:
-                data += part
-                if len(data) > bytes_max:
+                if len(data) + len(part) > bytes_max:
                     raise too_long
+                hold(len(part))
+                data += part
     if scope.cancelled_caught:
         raise RequestError(408, "slow", f"the body took longer than {seconds:g} s")
     return bytes(data)

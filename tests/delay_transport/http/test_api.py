@@ -281,10 +281,29 @@ async def test_bodies_of_requests_in_progress_are_bounded_together() -> None:
     await ask()
     assert asks.access.bodies_bytes == 0
     with asks.access.slot() as hold:
-        hold(b"x" * 9)
+        hold(9)
         await ask()
     await ask()
     assert codes == [200, 429, 200]
+
+
+async def test_a_body_counts_as_far_as_it_has_come_and_no_more_when_it_is_refused() -> None:
+    asks, codes = Asks({}, HttpLimits(bodies_bytes_max=20, body_s=5)), list[int]()
+
+    async def ask(first: bytes, stall_s: float) -> None:
+        pieces = [first, b"{}"]
+        answer = await asks.ask("PUT", "/api/row/a", pieces=pieces, headers=JSON, stall_s=stall_s)
+        codes.append(answer.code)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, b" " * 15, 2)
+        await trio.sleep(3)
+        await ask(b" " * 4, 0)
+        assert (asks.access.bodies_bytes, codes) == (15, [503])
+        await ask(b"", 0)
+    assert (asks.access.bodies_bytes, codes) == (0, [503, 200, 200])
+    await ask(b" ", 3)
+    assert (asks.access.bodies_bytes, codes[3:]) == (0, [408])
 
 
 def test_the_document_has_the_example_the_headers_and_each_form_of_an_operation() -> None:
