@@ -22,7 +22,7 @@ from delay_transport.http.pages import Page, PageQuery
 from delay_transport.http.problems import RequestError
 from gateway.api import API, CURL_URL, Parts, check_subject
 from gateway.cluster import Json
-from gateway.overview import STREAMS_MAX, Overview
+from gateway.overview import Overview
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -116,13 +116,11 @@ async def overview(call: Call[Parts, NoPath, NoQuery, None]) -> Overview:
 async def watch(call: Call[Parts, NoPath, NoQuery, None]) -> Response:
     """Stream it, as Server-Sent Events."""
     check_subject(call.caller, "*")
-    live = call.context.live
-    if live.streams >= STREAMS_MAX:
-        raise RequestError(429, "busy", "too many watch at a time", retry_after_s=5)
+    events = call.context.live.events()
     # What fails at once has its status.
-    await live.now()
+    await anext(events)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(live.events(), 200, headers, "text/event-stream")
+    return StreamingResponse(events, 200, headers, "text/event-stream")
 
 
 @API.operation("GET", "/dead/{delay_group}", example=f"curl {_DEAD_URL}?limit=10'")

@@ -8,7 +8,7 @@ Lists are bounded: what is not well comes first, and `cut` has the length of wha
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -100,13 +100,18 @@ class Live:
         assert self._latest is not None
         return self._latest
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield events, as Server-Sent Events have them; a `problem` is the last.
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Yield nothing, then events, as Server-Sent Events have them; a `problem` is the last.
 
+        Whoever takes the first has a place, and the cluster answers; else it raises RequestError.
         Ends by `end()`, and after EVENTS_MAX.
         """
+        if self.streams >= STREAMS_MAX:
+            raise RequestError(429, "busy", "too many watch at a time", retry_after_s=5)
         self.streams += 1
         try:
+            await self.now()
+            yield b""
             for _ in range(EVENTS_MAX):
                 try:
                     yield _event(b"cluster", await self.now())

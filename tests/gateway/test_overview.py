@@ -1,7 +1,8 @@
 """gateway.overview: figures of all groups as one, what is cut or away, and one question for all."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from delay_transport.http.problems import RequestError
 from gateway import overview as module
 from gateway.cluster import Answers, Cluster, Json
-from gateway.overview import ROWS_MAX, Live, overview
+from gateway.overview import ROWS_MAX, STREAMS_MAX, Live, overview
 from gateway.refusals import NoAnswerError
 
 
@@ -82,7 +83,7 @@ def test_however_many_watch_the_cluster_is_asked_once(monkeypatch: pytest.Monkey
         live = Live(of(servers))
 
         async def watch() -> list[bytes]:
-            return [event async for event in live.events()]
+            return [event async for event in live.events()][1:]
 
         found = await asyncio.gather(*(watch() for _ in range(50)))
         assert {len(events) for events in found} == {3}
@@ -100,20 +101,47 @@ def test_a_stream_ends_with_a_problem_and_when_the_gateway_stops() -> None:
     async def main() -> None:
         live = Live(of(servers))
         stream = live.events()
+        assert await anext(stream) == b""
         assert b"cluster" in await anext(stream)
         assert live.streams == 1
         live.end()
         with pytest.raises(StopAsyncIteration):
             await asyncio.wait_for(anext(stream), 1)
         assert live.streams == 0
-        servers.is_away = True
         other = Live(of(servers))
-        with pytest.raises(RequestError):
-            await other.now()
-        events = [event async for event in other.events()]
+        stream = other.events()
+        await anext(stream)
+        other._until = 0
+        servers.is_away = True
+        events = [event async for event in stream]
         assert len(events) == 1
         assert events[0].startswith(b"event: problem\ndata: {")
-        # The failure counts for a while as well.
-        assert servers.asked == 2
+        # The failure counts for a while as well, and one more has it at once.
+        with pytest.raises(RequestError):
+            await anext(other.events())
+        assert (servers.asked, other.streams) == (3, 0)
+
+    asyncio.run(main())
+
+
+def test_of_streams_that_begin_at_once_those_too_many_are_refused() -> None:
+    async def main() -> None:
+        live = Live(of(Servers({"d1": {}})))
+
+        async def begin() -> AsyncGenerator[bytes]:
+            stream = live.events()
+            assert await anext(stream) == b""
+            return stream
+
+        begun = [begin() for _ in range(STREAMS_MAX + 2)]
+        found = await asyncio.gather(*begun, return_exceptions=True)
+        refused = [one for one in found if isinstance(one, RequestError)]
+        assert [(one.code, one.retry_after_s) for one in refused] == [(429, 5)] * 2
+        assert live.streams == STREAMS_MAX
+        # What nobody reads any more gives its place back.
+        found.clear()
+        gc.collect()
+        await asyncio.sleep(0.01)
+        assert live.streams == 0
 
     asyncio.run(main())
