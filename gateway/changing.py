@@ -98,6 +98,8 @@ async def _change(
     )
     if changed.state not in {ChangeState.CANCELLED, ChangeState.MOVED}:
         raise ChangeError(changed, shown)
+    known = {"subject": shown.subject, "id": shown.id, "due_ms": due_ms}
+    _log.info(f"{shown.state} a message", who=call.caller.name, **known)
     return shown
 
 

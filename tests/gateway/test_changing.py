@@ -6,11 +6,13 @@ from urllib.parse import urlencode
 
 import msgspec
 import pytest
+import structlog
 from starlette.types import ASGIApp
 
 from delay_client.testing import FakeCluster
 from delay_server.admin.changes import ChangeAll
 from delay_transport.http.problems import RequestError
+from delay_transport.http.tokens import LOOPBACK
 from gateway import changing as module
 from gateway.changing import ChangedMessages
 from gateway.cluster import Cluster, Json
@@ -49,6 +51,23 @@ def test_a_message_is_cancelled_once(by: str) -> None:
         assert cluster.pending() == []
         again = await ask(app, "DELETE", path, query=query)
         assert (again.code, again.json["code"]) == (409, "already-cancelled-or-moved")
+
+    play(test)
+
+
+def test_who_cancelled_and_who_moved_a_message_is_in_the_log() -> None:
+    async def test(_: FakeCluster, app: ASGIApp) -> None:
+        receipt = await sent(app)
+        with structlog.testing.capture_logs() as lines:
+            answer = await moved(app, "/v1/messages/orders/one", receipt["due_ms"] // 1000 + 60)
+            await ask(app, "DELETE", f"/v1/messages/{answer.json['cancel_token']}")
+            await ask(app, "DELETE", "/v1/messages/orders/two")
+        named = {"who": LOOPBACK, "subject": "orders", "id": "one", "log_level": "info"}
+        named["due_ms"] = answer.json["due_ms"]
+        assert lines == [
+            named | {"event": "moved a message"},
+            named | {"event": "cancelled a message"},
+        ]
 
     play(test)
 
