@@ -8,7 +8,7 @@ Both make the same OutgoingMessage, and name what is wrong by its header or its 
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -36,6 +36,10 @@ _HEADERS: Final = {
     "id": "Idempotency-Key",
     "url": "Delaywheel-Url",
 }
+_FIELDS: Final = {name: name for name in _HEADERS}
+_NAMES: Final = {name.lower(): name for name in _HEADERS.values()}
+_OWN: Final = "delaywheel-"
+_FORWARDED: Final = FORWARDED.lower()
 
 
 class SendHeaders(Request, frozen=True, kw_only=True, rename=_HEADERS):
@@ -78,86 +82,74 @@ class JsonMessage(Request, frozen=True, kw_only=True):
     """Where it is posted to, where an operator has allowed the host for its subject."""
 
 
-JsonMessages = JsonMessage | Annotated[list[JsonMessage], Meta(min_length=1, max_length=1000)]
-"""A body of JSON: one message, or a list."""
+_Element = Annotated[
+    msgspec.Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/JsonMessage"})
+]
+JsonMessages = JsonMessage | Annotated[list[_Element], Meta(min_length=1, max_length=1000)]
+"""A body of JSON: one message, or a list, each of which is decoded by itself."""
 
 
 def from_headers(subject: str, headers: Mapping[str, str], body: bytes) -> OutgoingMessage:
     """Return the message of a raw request; names of headers are in lower case.
 
-    Raises RequestError.
+    Raises RequestError, also for a header `Delaywheel-…` that there is not.
     """
-    named = {name: headers.get(name.lower()) for name in _HEADERS.values()}
-    given = {name: _text(value) for name, value in named.items() if value is not None}
-    prefix = FORWARDED.lower()
-    forwarded = {
-        name.removeprefix(prefix): _text(value)
-        for name, value in headers.items()
-        if name.startswith(prefix)
-    }
+    given, forwarded = dict[str, str](), dict[str, str]()
+    for name, value in headers.items():
+        if name.startswith(_FORWARDED):
+            forwarded[name.removeprefix(_FORWARDED)] = _text(value)
+        elif name in _NAMES or name.startswith(_OWN):
+            given[_NAMES.get(name, name)] = _text(value)
     if "" in forwarded:
         raise BadValueError(field=FORWARDED, value="", allowed="the name of a header behind it")
     asked = convert_request(given, SendHeaders, strict=False)
-    return _message(
-        *(subject, body, asked, _HEADERS.__getitem__),
-        headers=forwarded,
-        content_type=headers.get("content-type"),
-    )
+    kind = headers.get("content-type")
+    return _message(subject, body, asked, _HEADERS, headers=forwarded, content_type=kind)
 
 
-def from_json(given: JsonMessage, where: str = "") -> OutgoingMessage:
-    """Return the message of a struct; raise RequestError.
-
-    where: its place in a list, for sentences
-    """
-    body, content_type = given.body, given.content_type
+def from_json(given: JsonMessage) -> OutgoingMessage:
+    """Return the message of a struct; raise RequestError."""
+    body, kind, headers = given.body, given.content_type, given.headers or {}
     if given.body_base64 is not None:
         if body != "":
-            raise BadValueError(
-                field=f"{where}body", value=body, allowed="it or body_base64, not both"
-            )
+            raise BadValueError(field="body", value=body, allowed="it or body_base64, not both")
         try:
             body = base64.b64decode(given.body_base64, validate=True)
         except (binascii.Error, ValueError) as error:
             raise BadValueError(
-                field=f"{where}body_base64", value=given.body_base64, allowed=f"base64 ({error})"
+                field="body_base64", value=given.body_base64, allowed=f"base64 ({error})"
             ) from error
     elif not isinstance(body, str):
         # As it came, not as a client of Python would write a mapping.
-        body, content_type = msgspec.json.encode(body), content_type or "application/json"
-    return _message(
-        *(given.subject, body, given, where.__add__),
-        headers=given.headers or {},
-        content_type=content_type,
-    )
+        body, kind = msgspec.json.encode(body), kind or "application/json"
+    return _message(given.subject, body, given, _FIELDS, headers=headers, content_type=kind)
 
 
 def _message(
     subject: str,
     body: bytes | str,
     given: SendHeaders | JsonMessage,
-    shown: Callable[[str], str],
+    names: Mapping[str, str],
     *,
     headers: dict[str, str],
     content_type: str | None,
 ) -> OutgoingMessage:
     """Return a message; raise BadValueError if more than one field says when it is due.
 
-    shown: returns what the caller calls a field
+    names: what the caller calls the fields
     """
     delay, moment, level = given.delay, given.not_before, given.level
     times = {"delay": delay, "not_before": moment, "level": level}
     said = [name for name, value in times.items() if value is not None]
     if len(said) > 1:
-        raise BadValueError(
-            field=shown(said[1]), value=times[said[1]], allowed=f"it or {shown(said[0])}, not both"
-        )
+        allowed = f"it or {names[said[0]]}, not both"
+        raise BadValueError(field=names[said[1]], value=times[said[1]], allowed=allowed)
     delay_s = None if said else 0.0
     return OutgoingMessage(
         subject,
         body,
-        delay_s if delay is None else parse_delay(delay, shown("delay")),
-        None if moment is None else parse_moment(str(moment), shown("not_before")),
+        delay_s if delay is None else parse_delay(delay, names["delay"]),
+        None if moment is None else parse_moment(str(moment), names["not_before"]),
         given.id,
         headers=(headers if given.url is None else {**headers, OWN_URL: given.url}) or None,
         content_type=content_type or None,

@@ -1,10 +1,11 @@
 """Messages from requests to the cluster, and its receipts as answers."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from delay_client import Outcome, OutgoingMessage, Receipt
+from delay_transport.http.convert import decode_body
 from delay_transport.http.operations import Call, NoPath, NoQuery
 from delay_transport.http.problems import RequestError
 from delay_transport.http.tokens import Role
@@ -61,9 +62,7 @@ class Accounted(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def send(call: Call[Parts, TokenPath, NoQuery, bytes]) -> Accepted:
     """Send a message."""
-    subject = call.path.subject_or_token
-    check_subject(call.caller, subject)
-    return await _send(call.context, from_headers(subject, call.headers, call.body))
+    return await _send(call, from_headers(call.path.subject_or_token, call.headers, call.body))
 
 
 @API.operation(
@@ -78,11 +77,9 @@ async def send(call: Call[Parts, TokenPath, NoQuery, bytes]) -> Accepted:
 async def send_json(call: Call[Parts, NoPath, NoQuery, JsonMessages]) -> Accepted | Accounted:
     """Send a message, or a list."""
     given, parts = call.body, call.context
-    for one in [given] if isinstance(given, JsonMessage) else given:
-        check_subject(call.caller, one.subject)
     if isinstance(given, JsonMessage):
-        return await _send(parts, from_json(given))
-    made = [_made(parts, one, place) for place, one in enumerate(given)]
+        return await _send(call, from_json(given))
+    made = [_made(call, one) for one in given]
     good = [one for one in made if isinstance(one, OutgoingMessage)]
     outcomes = iter(await parts.client.send_many(good) if good else [])
     results = [
@@ -93,29 +90,33 @@ async def send_json(call: Call[Parts, NoPath, NoQuery, JsonMessages]) -> Accepte
     return Accounted(accepted=kept, refused=len(results) - kept, results=results)
 
 
-async def _send(parts: Parts, message: OutgoingMessage) -> Accepted:
+_Sending = Call[Parts, Any, NoQuery, Any]
+
+
+async def _send(call: _Sending, message: OutgoingMessage) -> Accepted:
     """Return the answer for a message that is kept; raise RequestError, or DelaywheelError."""
-    _check_url(parts, message)
-    receipt = await parts.client.send(**message._asdict())
-    parts.accepted += 1
+    _check(call, message)
+    receipt = await call.context.client.send(**message._asdict())
+    call.context.accepted += 1
     return _accepted(receipt)
 
 
-def _made(parts: Parts, given: JsonMessage, place: int) -> OutgoingMessage | SendProblem:
+def _made(call: _Sending, one: msgspec.Raw) -> OutgoingMessage | SendProblem:
     """Return a message of a list, or why it is none."""
     try:
-        message = from_json(given, f"[{place}].")
-        _check_url(parts, message)
+        message = from_json(decode_body(bytes(one), JsonMessage))
+        _check(call, message)
     except RequestError as refusal:
         return SendProblem.of(refusal)
     return message
 
 
-def _check_url(parts: Parts, message: OutgoingMessage) -> None:
-    """Raise RequestError if a message names a URL that no webhook of its subject allows."""
+def _check(call: _Sending, message: OutgoingMessage) -> None:
+    """Raise RequestError for a subject that is not the caller's, or a URL that nobody allows."""
+    check_subject(call.caller, message.subject)
     url = (message.headers or {}).get(OWN_URL)
     if url is not None:
-        parts.webhooks.check_url(message.subject, url)
+        call.context.webhooks.check_url(message.subject, url)
 
 
 def _result_of(outcome: Outcome) -> Accepted | SendProblem:

@@ -118,7 +118,7 @@ def _blame(raw: object, kinds: Any, reason: str) -> BadValueError:  # noqa: ANN4
     if unknown := _UNKNOWN.match(reason):
         name = unknown["name"]
         value = raw.get(name) if isinstance(raw, Mapping) else raw
-        names = ", ".join(kind.__struct_fields__) or "none"
+        names = ", ".join(kind.__struct_encode_fields__) or "none"
         return BadValueError(field=name, value=value, allowed=f"no such field, there are: {names}")
     allowed = _allowed_values(kind).get(field, reason)
     return BadValueError(field=field or "body", value=raw, allowed=allowed)

@@ -25,6 +25,8 @@ from gateway.overview import Live
 from gateway.webhooks.following import Webhooks
 from tests.gateway.calls import parts_of
 
+JSON = "application/json"
+
 
 class Answer(NamedTuple):
     code: int
@@ -131,6 +133,8 @@ def test_each_message_of_a_list_has_its_outcome() -> None:
             {"subject": "a/b", "id": "two"},
             {"subject": "a", "delay": "soon"},
             {"subject": "a", "id": "four", "delay": "1h"},
+            {"subject": "a", "id": ""},
+            "a",
         ]
         answer = await post(
             app,
@@ -138,10 +142,12 @@ def test_each_message_of_a_list_has_its_outcome() -> None:
             msgspec.json.encode(messages),
             content_type="application/json; charset=utf-8",
         )
-        assert (answer.code, answer.json["accepted"], answer.json["refused"]) == (202, 2, 2)
+        assert (answer.code, answer.json["accepted"], answer.json["refused"]) == (202, 2, 4)
         results = answer.json["results"]
-        assert [one.get("id") for one in results] == ["one", "two", "", "four"]
-        assert [one.get("code") for one in results] == [None, "subject", "bad-value", None]
+        assert [one.get("id") for one in results] == ["one", "two", "", "four", "", ""]
+        assert [one.get("code") for one in results] == [
+            *(None, "subject", "bad-value", None, "bad-value", "bad-value")
+        ]
         single = await post(
             app, "/v1/messages", b'{"subject":"a"}', content_type="application/json"
         )
@@ -252,15 +258,15 @@ def test_a_token_may_do_what_its_role_and_its_subjects_say(tmp_path: Path) -> No
             *(202, 202, 403, 403)
         ]
         assert [await code(one, "x") for one in ("see", "all", "boss")] == [403, 202, 202]
-        bad = b'[{"subject":"paid"},{"subject":"x"}]'
-        listed = await post(
-            app, "/v1/messages", bad, content_type="application/json", authorization="Bearer shop"
-        )
-        assert (listed.code, listed.json["code"]) == (403, "role")
+        several, shop = b'[{"subject":"paid"},{"subject":"x"}]', {"authorization": "Bearer shop"}
+        listed = await post(app, "/v1/messages", several, content_type=JSON, **shop)
+        assert [one.get("status") for one in listed.json["results"]] == [None, 403]
+        single = await post(app, "/v1/messages", b'{"subject":"x"}', content_type=JSON, **shop)
+        assert (single.code, single.json["code"]) == (403, "role")
         refused = await ask(app, "GET", "/metrics", authorization="Bearer shop")
         assert refused.code == 403
         seen = await ask(app, "GET", "/metrics", authorization="Bearer see")
-        assert b"delaywheel_gateway_messages_total 4.0" in seen.json
+        assert b"delaywheel_gateway_messages_total 5.0" in seen.json
 
     play(test, path)
 
@@ -336,6 +342,9 @@ def test_the_document_has_each_route_and_its_curl() -> None:
                 assert sent is (method != "get")
                 names = {one["name"] for one in call["parameters"] if one["in"] == "path"}
                 assert names == set(re.findall(r"\{(\w+)\}", path))
+        posted = document["paths"]["/v1/messages"]["post"]["requestBody"]["content"][JSON]
+        one = {"$ref": "#/components/schemas/JsonMessage"}
+        assert [part.get("items", part) for part in posted["schema"]["anyOf"]] == [one, one]
         text = msgspec.json.encode(document).decode()
         named = set(re.findall(r"#/components/schemas/(\w+)", text))
         assert named <= document["components"]["schemas"].keys()
