@@ -38,7 +38,8 @@ _HEADERS: Final = {
 }
 _FIELDS: Final = {name: name for name in _HEADERS}
 _NAMES: Final = {name.lower(): name for name in _HEADERS.values()}
-_OWN: Final = "delaywheel-"
+OWN: Final = "delaywheel-"
+"""Headers of messages begin so."""
 _FORWARDED: Final = FORWARDED.lower()
 
 
@@ -98,7 +99,7 @@ def from_headers(subject: str, headers: Mapping[str, str], body: bytes) -> Outgo
     for name, value in headers.items():
         if name.startswith(_FORWARDED):
             forwarded[name.removeprefix(_FORWARDED)] = _text(value)
-        elif name in _NAMES or name.startswith(_OWN):
+        elif name in _NAMES or name.startswith(OWN):
             given[_NAMES.get(name, name)] = _text(value)
     if "" in forwarded:
         raise BadValueError(field=FORWARDED, value="", allowed="the name of a header behind it")

@@ -5,12 +5,13 @@ from typing import Any, Final
 import msgspec
 
 from delay_client import Outcome, OutgoingMessage, Receipt
-from delay_transport.http.convert import decode_body
-from delay_transport.http.operations import Call, NoPath, NoQuery
+from delay_transport.http.convert import convert_request, decode_body
+from delay_transport.http.operations import Call, NoHeaders, NoPath, NoQuery
 from delay_transport.http.problems import RequestError
 from delay_transport.http.tokens import Role
 from gateway.api import API, CURL_URL, Parts, check_subject
 from gateway.incoming import (
+    OWN,
     OWN_URL,
     JsonMessage,
     JsonMessages,
@@ -77,6 +78,9 @@ async def send(call: Call[Parts, TokenPath, NoQuery, bytes]) -> Accepted:
 async def send_json(call: Call[Parts, NoPath, NoQuery, JsonMessages]) -> Accepted | Accounted:
     """Send a message, or a list."""
     given, parts = call.body, call.context
+    # They would be overlooked: JSON has fields for them.
+    own = {name: value for name, value in call.headers.items() if name.startswith(OWN)}
+    convert_request(own, NoHeaders, strict=False)
     if isinstance(given, JsonMessage):
         return await _send(call, from_json(given))
     made = [_made(call, one) for one in given]
@@ -90,10 +94,7 @@ async def send_json(call: Call[Parts, NoPath, NoQuery, JsonMessages]) -> Accepte
     return Accounted(accepted=kept, refused=len(results) - kept, results=results)
 
 
-_Sending = Call[Parts, Any, NoQuery, Any]
-
-
-async def _send(call: _Sending, message: OutgoingMessage) -> Accepted:
+async def _send(call: Call[Parts, Any, NoQuery, Any], message: OutgoingMessage) -> Accepted:
     """Return the answer for a message that is kept; raise RequestError, or DelaywheelError."""
     _check(call, message)
     receipt = await call.context.client.send(**message._asdict())
@@ -101,7 +102,7 @@ async def _send(call: _Sending, message: OutgoingMessage) -> Accepted:
     return _accepted(receipt)
 
 
-def _made(call: _Sending, one: msgspec.Raw) -> OutgoingMessage | SendProblem:
+def _made(call: Call[Parts, Any, NoQuery, Any], one: msgspec.Raw) -> OutgoingMessage | SendProblem:
     """Return a message of a list, or why it is none."""
     try:
         message = from_json(decode_body(bytes(one), JsonMessage))
@@ -111,7 +112,7 @@ def _made(call: _Sending, one: msgspec.Raw) -> OutgoingMessage | SendProblem:
     return message
 
 
-def _check(call: _Sending, message: OutgoingMessage) -> None:
+def _check(call: Call[Parts, Any, NoQuery, Any], message: OutgoingMessage) -> None:
     """Raise RequestError for a subject that is not the caller's, or a URL that nobody allows."""
     check_subject(call.caller, message.subject)
     url = (message.headers or {}).get(OWN_URL)

@@ -108,17 +108,14 @@ class HttpServer(uvicorn.Server):
     async def run_at(self, address: str) -> None:
         """Listen and serve; raise ListenError."""
         host, port = parse_address(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            listener = socket.create_server(
-                (host, port),
-                family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-                backlog=self.config.backlog,
-            )
+            bound = socket.create_server((host, port), family=family, backlog=self.config.backlog)
         except OSError as error:
             raise ListenError(address=address, reason=error.strerror or str(error)) from error
-        with listener:
-            self._on_ready(format_address(listener.getsockname()[:2]))
-            await self.serve([listener])
+        with bound:
+            self._on_ready(format_address(bound.getsockname()[:2]))
+            await self.serve([bound])
 
     def stop(self) -> None:
         """Take no more requests, answer those under way, and end."""

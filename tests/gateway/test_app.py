@@ -26,6 +26,7 @@ from gateway.webhooks.following import Webhooks
 from tests.gateway.calls import parts_of
 
 JSON = "application/json"
+TYPE = {"content_type": JSON}
 
 
 class Answer(NamedTuple):
@@ -168,6 +169,7 @@ def test_each_message_of_a_list_has_its_outcome() -> None:
         ("/v1/messages/a", b"", {"content_length": "-1"}, 413, "too-large"),
         ("/v1/messages", b"{}", {}, 415, "media-type"),
         ("/v1/messages", b"{}", {"content_type": "application/json"}, 400, "bad-value"),
+        ("/v1/messages", b'{"subject": "a"}', {**TYPE, "delaywheel_delay": "1h"}, 400, "bad-value"),
         ("/v1/message", b"", {}, 404, "not-found"),
         ("/v1/openapi.json", b"", {}, 405, "method"),
         ("/v1/messages/a", b"", {"origin": "http://evil.example"}, 403, "origin"),
