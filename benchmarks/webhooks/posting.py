@@ -17,13 +17,15 @@ _BODY: Final = "x" * 100
 
 def _request_of(size: int) -> bytes:
     if size == 1:
-        path, media, body = "/v1/messages/bench.single", "text/plain", _BODY.encode()
+        path, media = "/v1/messages/bench.single", "text/plain\r\nDelaywheel-Delay: 1h"
+        body = _BODY.encode()
     else:
         one = {"subject": "bench.list", "body": _BODY, "delay": "1h"}
-        path, media, body = "/v1/messages", "application/json", json.dumps([one] * size).encode()
+        path, media = "/v1/messages", "application/json"
+        body = json.dumps([one] * size).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {media}\r\n"
-        f"Delaywheel-Delay: 1h\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
