@@ -6,6 +6,7 @@ moment      2026-12-24T18:00:00+01:00 (RFC 3339)   1798131600 (seconds since 197
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -25,6 +26,9 @@ _ISO: Final = re.compile(
 )
 _TEXT_MAX: Final = 64
 """Characters of a delay."""
+_KEPT: Final = 1024
+"""Delays of which the seconds are kept: services have few, and to read one is a tenth of what a
+message of a list costs."""
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -35,13 +39,21 @@ def parse_delay(text: str, where: str) -> float:
     where: the header or field that has it. Raises BadValueError.
     """
     given = text.strip()
-    found = _SHORT.fullmatch(given) or _ISO.fullmatch(given)
-    parts = {} if found is None else {k: v for k, v in found.groupdict().items() if v}
-    if not parts or given[-1:] == "T" or len(given) > _TEXT_MAX:
+    seconds = _seconds_of(given) if len(given) <= _TEXT_MAX else None
+    if seconds is None:
         unit = "add a unit: " if given.isdigit() else ""
         raise BadValueError(
             field=where, value=text, allowed=f"{unit}a delay such as 90s, 1h52m, 2d or PT90S"
         )
+    return seconds
+
+
+@lru_cache(_KEPT)
+def _seconds_of(given: str) -> float | None:
+    found = _SHORT.fullmatch(given) or _ISO.fullmatch(given)
+    parts = {} if found is None else {k: v for k, v in found.groupdict().items() if v}
+    if not parts or given[-1:] == "T":
+        return None
     ms = int(parts.pop("ms", "0"))
     return sum((float(count) * _UNITS_MS[unit] for unit, count in parts.items()), ms) / 1000
 
