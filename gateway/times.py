@@ -13,7 +13,8 @@ import msgspec
 
 from delay_transport.http.problems import BadValueError
 
-_UNITS_MS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
+_DAY_MS: Final = 86_400_000
+_UNITS_MS: Final = {"w": 7 * _DAY_MS, "d": _DAY_MS, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _SHORT: Final = re.compile(
     r"(?:(?P<w>\d+)w)?(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?"
     r"(?:(?P<s>\d+(?:\.\d{1,3})?)s)?(?:(?P<ms>\d+)ms)?",
@@ -26,9 +27,6 @@ _ISO: Final = re.compile(
 )
 _TEXT_MAX: Final = 64
 """Characters of a delay."""
-_KEPT: Final = 1024
-"""Delays of which the seconds are kept: services have few, and to read one is a tenth of what a
-message of a list costs."""
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -48,14 +46,14 @@ def parse_delay(text: str, where: str) -> float:
     return seconds
 
 
-@lru_cache(_KEPT)
+@lru_cache
 def _seconds_of(given: str) -> float | None:
+    """Read a delay; services have few, and each costs a tenth of a message of a list."""
     found = _SHORT.fullmatch(given) or _ISO.fullmatch(given)
     parts = {} if found is None else {k: v for k, v in found.groupdict().items() if v}
     if not parts or given[-1:] == "T":
         return None
-    ms = int(parts.pop("ms", "0"))
-    return sum((float(count) * _UNITS_MS[unit] for unit, count in parts.items()), ms) / 1000
+    return sum(float(count) * _UNITS_MS[unit] for unit, count in parts.items()) / 1000
 
 
 def parse_moment(text: str, where: str) -> datetime:
