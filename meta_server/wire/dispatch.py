@@ -63,9 +63,13 @@ _TURN_S_MAX = 0.0005
 """Seconds for which requests are handled before others get their turn of the loop: five thousand
 clients that register at once take two seconds, and an operator waits for none of them."""
 
-_URGENT_S = 0.005
-"""Seconds between such turns while something urgent waits for the store: its steps are many, and
-each has to wait for the loop."""
+_SLOWLY_S = 0.005
+"""Seconds between such turns while something urgent waits for the store, whose steps are many and
+each wait for the loop; or while many others wait for it."""
+
+_WAITING_MAX = 200
+"""Requests that wait for the store beyond which others are decided slowly: each is some twenty
+objects, and the garbage collector looks through all that are new in one go."""
 
 _REMIND_S = 60.0
 """The least time between two lines in the log about refusals of one address for one reason; those
@@ -220,7 +224,9 @@ class Dispatcher:
             if not self._waiting:
                 await self._more.sleep()
             self._handle_some()
-            await trio.sleep(_URGENT_S if self.context.committer.is_urgent else 0)
+            committer = self.context.committer
+            slowly = committer.is_urgent or committer.waiting > _WAITING_MAX
+            await trio.sleep(_SLOWLY_S if slowly else 0)
 
     def _handle_some(self) -> None:
         until = trio.current_time() + _TURN_S_MAX

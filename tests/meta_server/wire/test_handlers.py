@@ -1,5 +1,6 @@
 """What each request is answered, over a connection: the protocol's vectors, traps and refusals."""
 
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -175,26 +176,25 @@ async def test_a_flood_of_new_subjects_is_refused_for_the_moment_and_known_ones_
     assert len(world.medium.contents.of(model.Subject)) == 5
 
 
-async def test_while_something_urgent_is_stored_clients_have_a_turn_now_and_then(
-    world: World, server: MetaServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_urgent", [True, False], ids=["something urgent", "many others"])
+async def test_while_others_wait_for_the_store_clients_have_a_turn_now_and_then(
+    world: World, server: MetaServer, monkeypatch: pytest.MonkeyPatch, *, is_urgent: bool
 ) -> None:
     monkeypatch.setattr("meta_server.wire.dispatch._TURN_S_MAX", 0)
+    monkeypatch.setattr("meta_server.wire.dispatch._WAITING_MAX", 2 if is_urgent else 0)
     peers = [await world.connect() for _ in range(40)]
     await peers[0].register("a.b")
     world.executor.plan = ExecutorPlan(delay_s=(1.0, 1.0), stall_chance=0)
-    stored = trio.Event()
-    server.committer.submit(
-        Intent(
-            keys=(),
-            plan=lambda: (model.Save(model.Subject(name="urgent")),),
-            done=lambda _: stored.set(),
-            is_urgent=True,
+    for number in range(2):
+        changes = (model.Save(model.Subject(name=f"other.{number}")),)
+        plan = partial(tuple, changes)
+        server.committer.submit(
+            Intent(keys=(), plan=plan, done=lambda _: None, is_urgent=is_urgent)
         )
-    )
     began = trio.current_time()
     await at_once(peer.register("a.b") for peer in peers)
     assert 0.19 <= trio.current_time() - began < 0.4
-    await stored.wait()
+    await until(lambda: not server.committer.unapplied)
     began = trio.current_time()
     await at_once(peer.register("a.b") for peer in peers)
     assert trio.current_time() - began < 0.1
