@@ -77,8 +77,7 @@ class Committer:
         self._on_loaded = on_loaded
         self._waiting: deque[Intent] = deque()
         self._urgent: deque[Intent] = deque()
-        self._storing = 0
-        self._stores_urgent = False
+        self._storing: Sequence[Intent] = ()
         self._pending: Counter[Hashable] = Counter()
         self._more = Wakeup()
         self.is_stale = False
@@ -100,12 +99,12 @@ class Committer:
     @property
     def unapplied(self) -> int:
         """Intents that wait or are being stored; their changes are not visible yet."""
-        return self.waiting + self._storing
+        return self.waiting + len(self._storing)
 
     @property
     def is_urgent(self) -> bool:
         """Whether something urgent waits or is being stored."""
-        return bool(self._urgent) or self._stores_urgent
+        return bool(self._urgent) or any(intent.is_urgent for intent in self._storing[:1])
 
     def is_pending(self, *keys: Hashable) -> bool:
         """Say whether an intent about one of these waits or is being stored."""
@@ -137,11 +136,9 @@ class Committer:
         intents, changes = self._plan_some()
         if not intents:
             return
-        self._storing = len(intents)
-        self._stores_urgent = intents[0].is_urgent
+        self._storing = intents
         await self._commit(intents, changes)
-        self._stores_urgent = False
-        self._storing = 0
+        self._storing = ()
 
     async def _commit(self, intents: Sequence[Intent], changes: Sequence[model.Change]) -> None:
         """Store and apply what is planned, and end it."""
@@ -165,7 +162,7 @@ class Committer:
             await self._turn_stale(intents, error)
             return
         self._registry.apply(changes)
-        self._storing = 0
+        self._storing = ()
         self.commits += 1
         self._pause_s = max(self._pause_s - _COMMIT_S, 0.0)
         self.changes += len(changes)
