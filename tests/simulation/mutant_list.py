@@ -1429,7 +1429,7 @@ META = {
     "8 writer": {
         # Nobody is told of a change, and no answer depends on it, before the store has it.
         "answer before the store": mutant(
-            drop("Committer._commit", "self._registry.apply(changes); self._storing = 0"),
+            drop("Committer._commit", "self._registry.apply(changes); self._storing = ()"),
             drop("Committer._commit", "self._on_changed(changes); await self._end_all(...)"),
             before(
                 "Committer._commit",
