@@ -41,7 +41,7 @@ class ChangeQuery(FilterQuery, frozen=True, kw_only=True):
 
 
 class MoveBy(Request, frozen=True, kw_only=True):
-    """By how much messages are moved."""
+    """The time by which messages are moved."""
 
     by: str
     """Later by 90s, 1h52m or PT90S; earlier with a - before it."""
@@ -57,7 +57,7 @@ class ChangedMessages(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     """True if that was all. If not, a cancel goes on by the same request."""
     next: dict[str, str]
-    """By delay group that has more, where it goes on: a move needs it, or would move some twice."""
+    """Where it goes on, by delay group that has more; a move without it moves some twice."""
     away: dict[str, str]
     """Delay groups that gave no answer, and why: what they have was not, or not all, changed."""
 

@@ -10,7 +10,7 @@ class TokenPath(Request, frozen=True, kw_only=True):
     """A subject, or a message by its token."""
 
     subject_or_token: str
-    """Of POST the subject; else `cancel_token` of the answer to a POST."""
+    """The subject of a POST; else `cancel_token` of the answer to a POST."""
 
 
 class NamesPath(Request, frozen=True, kw_only=True):

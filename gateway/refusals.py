@@ -41,7 +41,7 @@ class SendProblem(Problem, frozen=True, kw_only=True, tag_field="outcome", tag="
     id: str = ""
     """The message's id: give it as Idempotency-Key to send it again."""
     maybe_kept: bool = False
-    """Whether the cluster may have kept it all the same."""
+    """True if the cluster may have kept it all the same."""
 
     @classmethod
     def of(cls, error: RequestError) -> "SendProblem":

@@ -14,8 +14,8 @@ from delay_transport.seams.errors import ListenError
 from delay_transport.seams.runtime import format_address, parse_address
 
 HEADER_BYTES_MAX: Final = 64 * 1024
-"""Of a request's line and headers, and of whatever else is no part of a body that is waited for;
-who sends more is disconnected."""
+"""Bytes of a request's line and headers, and of all else that is no part of a body that is waited
+for; who sends more is disconnected."""
 HEADER_S: Final = 10.0
 """Seconds for a request's line and headers to come, from the first byte after an answer on, or from
 the connection for the first request."""

@@ -60,7 +60,7 @@ class MetaLink(Plug):
         """The delays of levels in ms, as a meta server told last; None before one was asked."""
         self._give_up_at = math.inf
         self._asked: dict[int, str] = {}
-        """What questions are about, by their opaques."""
+        """The subjects of questions, by their opaques."""
 
     def wants_connection(self, now: float) -> bool:
         """Whether the shell should connect now."""

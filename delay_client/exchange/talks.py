@@ -48,7 +48,7 @@ class RouteTalk(MetaSession):
 
     @property
     def is_needed(self) -> bool:
-        """Whether routes of any subjects are wanted."""
+        """True if routes of any subjects are wanted."""
         return len(self) > 0
 
     def outgoing(self, now: float) -> Sequence[Question]:

@@ -69,7 +69,7 @@ class Api:
     problem_types: Sequence[type[Problem]] = (Problem,)
     """The structs of its refusals, for the document."""
     refusal_text: str = ""
-    """What the document says of all refusals together; empty: it has a text for each status."""
+    """The text of the document for all refusals together; empty: it has one for each status."""
     operations: list[Operation] = field(default_factory=list)
 
     def operation(

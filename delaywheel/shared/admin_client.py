@@ -22,7 +22,7 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 """Bytes of one answer: everything at a glance of thousands of groups has a few MB."""
 
 _SERVER_FAULT: Final = 500
-"""From this status on it is not the request that was wrong."""
+"""The lowest status of answers that do not blame the request."""
 
 Json = dict[str, Any]
 

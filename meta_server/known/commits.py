@@ -103,7 +103,7 @@ class Committer:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether something urgent waits or is being stored."""
+        """True if something urgent waits or is being stored."""
         return bool(self._urgent) or any(intent.is_urgent for intent in self._storing[:1])
 
     def is_pending(self, *keys: Hashable) -> bool:

@@ -523,10 +523,11 @@ class FindLook(FactsLook):
 
     def _take(self, rows: Rows) -> None:
         hashes, due_ms, is_due = rows.id_hash.view(np.int64), rows.due_ms, self._due_ms
-        places = np.arange(len(hashes))
-        if is_due is not None:
+        if is_due is None:
+            places = np.flatnonzero(contained(hashes, self._hashes))
+        else:
             # Most of a file of a day are due outside of the hour that is asked for.
             places = np.flatnonzero((due_ms >= is_due[0]) & (due_ms <= is_due[-1]))
             places = places[contained(due_ms[places], is_due)]
-        places = places[contained(hashes[places], self._hashes)]
+            places = places[contained(hashes[places], self._hashes)]
         self.found += rows.found(places, with_items=True) if len(places) else ()

@@ -113,8 +113,9 @@ LIVE: Final = np.dtype(
         ("deleted", np.bool_),
     ]
 )
-"""What is in memory of a seal. number: of the seal; code: of the segment's key; sealed_ms: when it
-was sealed; length, facts_length: bytes of the segment's two files; deleted: they may be gone."""
+"""The part of a seal that is in memory. number: of the seal; code: of the segment's key; sealed_ms:
+when it was sealed; length, facts_length: bytes of the segment's two files; deleted: they may be
+gone."""
 
 LiveSeals = npt.NDArray[np.void]
 """Sealed segments, as an array of LIVE; those that still have files in the order of their seals."""

@@ -58,16 +58,6 @@ async def ask_operation(
     )
 
 
-def answer_of(
-    servers: object,
-    method: str,
-    path: str,
-    query: str = "",
-    *,
-    caller: Caller = ADMIN,
-    body: object = None,
-    **names: str,
-) -> Any:  # noqa: ANN401 (the struct of the answer)
-    """Return the answer of an operation of a gateway of its own."""
-    asked = ask_operation(parts_of(servers), method, path, query, caller=caller, body=body, **names)
-    return asyncio.run(asked)
+def answer_of(servers: object, *asked: str, **how: Any) -> Any:  # noqa: ANN401 (the struct of the answer)
+    """Return the answer of an operation of a gateway of its own, asked as ask_operation() does."""
+    return asyncio.run(ask_operation(parts_of(servers), *asked, **how))
