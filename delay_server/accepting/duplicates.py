@@ -29,7 +29,7 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import item_message_ids
-from delay_protocol.messages.repeats import is_repeat
+from delay_protocol.messages.repeats import DELAY_KEY, is_repeat
 from delay_server.accepting.intake import MessageBatch, Piece
 from delay_transport.settings.sections import require_at_least
 from storage.batch.batches import BatchHeader, LogBatch
@@ -51,6 +51,9 @@ _READING: Final = 64
 """A batch that is read to compare items counts as so many of these. What is sent again in the order
 in which it came is in a few batches."""
 
+_BATCHES_KEPT: Final = 8
+"""Batches that were read and are kept, while one commit's items are compared: up to 4 MiB each."""
+
 _MOVES_MAX: Final = 64
 """Moves of a message that are followed back to its item."""
 
@@ -62,7 +65,14 @@ _MARK_MS: Final = 1000
 
 _NOWHERE: Final = np.zeros(0, np.intp)
 _NO_KEYS: Final = np.zeros(0, np.uint64)
+_Tags = npt.NDArray[np.uint8]
 _NO_SIZES: Final = np.zeros(0, np.uint32)
+
+_ANY_DUE: Final = np.uint8(2)
+"""Tag of a MOVE, whose message had another due time before."""
+
+_ODD, _MIXER = np.uint8(1), np.int64(0x1E37_79B9_7F4A_7C15)
+_DELAY: Final = DELAY_KEY.encode()
 
 _NAMES_KEPT: Final = 65_536
 """Subjects whose hashes are kept; when there are more, all are forgotten and made again."""
@@ -125,8 +135,9 @@ class Duplicates:
         self._now_ms = now_ms
         self._records_max = _RECORDS_PER_MESSAGE * config.messages_max
         self._ids = RecentIds(config.messages_max)
-        self._gone = np.zeros(self._records_max, np.bool_)
-        """Whether a record is no original any more, by its sequence modulo the window's records."""
+        self._tags = np.zeros(self._records_max, np.uint8)
+        """Tag of the due time of a record, by its sequence modulo the window's records; 0 for what
+        is no original, or no more."""
         self._next = 0
         """The next record that comes to the window; 0 before anything was read."""
         self._marks: deque[tuple[int, int]] = deque()
@@ -134,8 +145,9 @@ class Duplicates:
         self._hashes: dict[bytes, int] = {}
         self._known: tuple[npt.NDArray[np.uint64] | None, Keys] = None, _NO_KEYS
         """The hashes of ids of the batch before, which is appended next as a rule, and its keys."""
-        self._read: tuple[BatchHeader, _Items] | None = None
-        """The batch of the log that was read last, while the items of a commit are compared."""
+        self._read: dict[int, tuple[BatchHeader, _Items]] = {}
+        """Batches of the log that were read last, by first record, while the items of a commit are
+        compared."""
         self._first = 0
         """The first record of the window, meanwhile."""
         self._work = 0
@@ -176,26 +188,32 @@ class Duplicates:
         first, behind = header.base_sequence, header.next_sequence
         if not self._marks or header.append_ms >= self._marks[-1][0] + _MARK_MS:
             self._marks.append((header.append_ms, first))
-        self._ids.forget_before(self._oldest)
-        self._begin(first, behind)
+            self._ids.forget_before(self._oldest)
         if header.kind in {RecordKind.MESSAGE, RecordKind.MOVE}:
             arrays = columns.arrays
             keys = self._keys(columns.names, arrays["subject"], arrays["id_hash"])
             self._ids.add(keys, np.arange(first, behind))
+            is_message = header.kind is RecordKind.MESSAGE
+            self._tag(
+                first, _tags_of(arrays["due_ms"]) if is_message else np.full(header.count, _ANY_DUE)
+            )
+        else:
+            self._tag(first, np.zeros(header.count, np.uint8))
         self._next = behind
         facts = facts_stated(header, columns)
         if facts is not None:
             stays = (facts.outcome == Outcome.DELIVERED) | (facts.outcome == Outcome.KNOWN)
             gone = facts.sequence[~stays]
-            self._gone[gone[gone >= behind - self._records_max] % self._records_max] = True
+            self._tags[gone[gone >= behind - self._records_max] % self._records_max] = 0
 
-    def _begin(self, first: int, behind: int) -> None:
-        """Make records from `first` up to `behind` originals, in the places of the oldest."""
-        size = self._records_max
-        begin, end = first % size, first % size + behind - first
-        self._gone[begin:end] = False
-        if end > size:
-            self._gone[: end - size] = False
+    def _tag(self, first: int, tags: _Tags) -> None:
+        """Note the tags of records from `first` on, in the places of the oldest."""
+        place = first % self._records_max
+        end = place + len(tags)
+        if end <= self._records_max:
+            self._tags[place:end] = tags
+        else:
+            self._tags[np.arange(place, end) % self._records_max] = tags
 
     def _forget_old(self) -> None:
         """Forget the times before the window."""
@@ -246,33 +264,39 @@ class Duplicates:
         if not len(places) and not len(again):
             return list(batches), []
         self._first = self._oldest
-        is_original = (sequences >= self._first) & (sequences < self._next)
-        is_original &= ~self._gone[sequences % self._records_max]
-        places, sequences = places[is_original], sequences[is_original]
+        tags = self._tags[sequences % self._records_max]
+        is_original = (sequences >= self._first) & (sequences < self._next) & (tags != 0)
+        places, sequences, tags = places[is_original], sequences[is_original], tags[is_original]
         suspects = np.union1d(places, again)
         if not len(suspects):
             return list(batches), []
         # Of each suspect what the log may have of it, the newest first.
         order = np.lexsort((-sequences, places))
-        places, sequences = places[order], sequences[order]
+        places, sequences, tags = places[order], sequences[order], tags[order]
+        due_ms = np.concatenate([one.due_ms for one in batches])
+        is_due_then = (tags == _ANY_DUE) | (tags == _tags_of(due_ms[places]))
+        candidates = list(zip(sequences.tolist(), is_due_then.tolist(), strict=True))
         edges = np.searchsorted(places, suspects), np.searchsorted(places, suspects, side="right")
         stored = [
-            sequences[begin : min(end, begin + _COMPARED_MAX)].tolist()
-            for begin, end in zip(*map(np.ndarray.tolist, edges), strict=True)
+            candidates[begin:end] for begin, end in zip(*map(np.ndarray.tolist, edges), strict=True)
         ]
         try:
             return self._sift(batches, all_keys, suspects.tolist(), stored)
         finally:
-            self._read, self._work = None, 0
+            self._work = 0
+            self._read.clear()
 
     def _sift(
         self,
         batches: Sequence[MessageBatch],
         keys: Keys,
         suspects: Sequence[int],
-        stored: Sequence[Sequence[int]],
+        stored: Sequence[Sequence[tuple[int, bool]]],
     ) -> Sifted:
-        """Compare the items at some places with what they may be repeats of."""
+        """Compare the items at some places with what they may be repeats of.
+
+        stored: for each place records of the log, and whether they may be due when it is.
+        """
         sent_items = [_Items(one.columns, b"".join(one.pieces)) for one in batches]
         begins = np.cumsum([0, *map(len, batches)]).tolist()
         kept: dict[int, list[_Message]] = {}
@@ -280,13 +304,15 @@ class Duplicates:
         found: list[Duplicate] = []
         repeats: list[list[int]] = [[] for _ in batches]
         number = 0
-        for place, sequences in zip(suspects, stored, strict=True):
+        for place, candidates in zip(suspects, stored, strict=True):
             while place >= begins[number + 1]:
                 number += 1
             row = place - begins[number]
             sent = sent_items[number].at(row)
             others = kept.setdefault(int(keys[place]), [])
-            same = self._same(sent, others[-_COMPARED_MAX:], sequences)
+            has_delay = _DELAY in sent.item
+            sequences = [one for one, is_due_then in candidates if is_due_then or has_delay]
+            same = self._same(sent, others[-_COMPARED_MAX:], sequences[:_COMPARED_MAX])
             if same is None:
                 others.append(sent)
                 continue
@@ -329,17 +355,20 @@ class Duplicates:
 
     def _batch_of(self, sequence: int) -> tuple[BatchHeader, "_Items"] | None:
         """Return the batch of the log that has a record; None if it cannot, or may not, be read."""
-        read = self._read
-        if read is not None and read[0].base_sequence <= sequence < read[0].next_sequence:
-            return read
+        for read in self._read.values():
+            if read[0].base_sequence <= sequence < read[0].next_sequence:
+                return read
         if self._work >= _WORK_MAX:
             return None
         self._work += _READING
-        batch = next(self._log.read(sequence), None)
-        if not isinstance(batch, LogBatch) or batch.header.base_sequence > sequence:
+        batch = self._log.batch_of(sequence)
+        if batch is None:
             return None
-        self._read = batch.header, _Items(batch.columns, bytes(batch.blob))
-        return self._read
+        if len(self._read) >= _BATCHES_KEPT:
+            del self._read[next(iter(self._read))]
+        read = batch.header, _Items(batch.columns, bytes(batch.blob))
+        self._read[batch.header.base_sequence] = read
+        return read
 
 
 class _Items:
@@ -382,10 +411,18 @@ def _without(batch: MessageBatch, rows: Sequence[int], items: _Items) -> Message
     )
 
 
+def _tags_of(due_ms: npt.NDArray[np.int64]) -> _Tags:
+    """Return a byte of each due time by which most other times are told from it; it is odd."""
+    mixed = due_ms * _MIXER
+    return mixed.view(np.uint8)[7::8] | _ODD
+
+
 def _repeated(keys: Keys) -> npt.NDArray[np.intp]:
     """Return the places of keys that are there more than once."""
     if len(keys) == 1:
         return _NOWHERE
     ordered = np.sort(keys)
     is_again = ordered[1:] == ordered[:-1]
-    return np.flatnonzero(np.isin(keys, ordered[1:][is_again])) if is_again.any() else _NOWHERE
+    if not np.count_nonzero(is_again):
+        return _NOWHERE
+    return np.flatnonzero(np.isin(keys, ordered[1:][is_again]))

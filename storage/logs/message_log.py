@@ -19,6 +19,7 @@ from storage.batch.batches import (
     LogBatch,
     check_columns,
     decode_batch,
+    decode_header,
     encode_batch,
     log_seed,
     walk_batches,
@@ -420,6 +421,17 @@ class MessageLog:
         )
         for found in walk:
             yield found.content if isinstance(found, PlacedBatch) else found
+
+    def batch_of(self, sequence: int) -> LogBatch | None:
+        """Return the batch that holds a record, fully checked; None if it cannot be read."""
+        try:
+            data = memoryview(self.read_raw(sequence, bytes_max=0).data)
+            path = MESSAGE_LOG_DIRECTORY
+            header = decode_header(data, seed=self._seed, path=path, position=0)
+            batch = self._decode(header, data, path, 0)
+        except (LogTrimmedError, DamagedError, UnsupportedFormatError, OSError):
+            return None
+        return batch if header.base_sequence <= sequence else None
 
     def read_columns(self, from_sequence: int) -> Iterator[tuple[BatchHeader, Columns]]:
         """Yield header and columns of the batches that hold `from_sequence` and later records.

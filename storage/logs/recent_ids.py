@@ -3,8 +3,8 @@
     key, 64 bits --> bucket     [ slot 0 | slot 1 | ... | slot 31 ]     the next to be overwritten
                      mark, 32 bits, in a slot beside the low half of the sequence of its record
 
-A bucket is a ring: what comes to a full one takes the place of its oldest slot. There are five
-slots for every two records that are to be remembered, so a bucket of 32 has about thirteen of
+A bucket is a ring: what comes to a full one takes the place of what came to it first. There are
+five slots for every two records that are to be remembered, so a bucket of 32 has about thirteen of
 these. That more than 32 came to one of them is about as likely as two in a million, and only the
 oldest of them is forgotten early. Nothing is ever moved or deleted, so that a question and an entry
 are a few operations of numpy each, whatever came before.
@@ -44,7 +44,8 @@ _AT_ONCE: Final = 1024
 """Keys that are worked on in one go: what they need meanwhile stays in the cache of a core."""
 
 _LOW: Final = 0xFFFF_FFFF
-_HALF, _ONE = np.uint64(32), np.uint32(1)
+_ONE = np.uint32(1)
+_NEXT_WAY: Final = np.roll(np.arange(WAYS, dtype=np.uint8), -1)
 _NOTHING: Final = (np.zeros(0, np.intp), np.zeros(0, np.int64))
 
 
@@ -99,8 +100,8 @@ class RecentIds:
 class _Table:
     """Buckets of records, for a number of them.
 
-    Invariant: a bucket's slots from its head on, around the ring, are ordered by when they were
-    added. A slot without a record has mark 0, which no key has.
+    Invariant: a bucket's slots from its head on, around the ring, are ordered by the calls that
+    added them. A slot without a record has mark 0, which no key has.
     """
 
     def __init__(self, records: int) -> None:
@@ -128,7 +129,7 @@ class _Table:
             return self._find_one(int(keys[0]), next_sequence)
         buckets, marks = self._places(keys)
         same = self._marks.take(buckets, axis=0) == marks[:, None]
-        if not same.any():
+        if not np.count_nonzero(same):
             return _NOTHING
         found, ways = np.nonzero(same)
         lows = self._lows[buckets[found], ways].astype(np.int64)
@@ -152,16 +153,18 @@ class _Table:
             self._add_one(int(keys[0]), int(sequences[0]))
             return
         buckets, marks = self._places(keys)
-        lows = (sequences & _LOW).astype(np.uint32)
+        lows = sequences.astype(np.uint32)
+        all_marks, all_lows = self._marks.reshape(-1), self._lows.reshape(-1)
         for _ in range(WAYS):
             ways = self._heads.take(buckets)
-            slots = buckets * WAYS + ways
-            # Of those that share a slot the first has it, which is written last.
-            self._marks.reshape(-1)[slots[::-1]] = marks[::-1]
-            self._lows.reshape(-1)[slots[::-1]] = lows[::-1]
-            self._heads[buckets] = (ways + 1) & (WAYS - 1)
-            is_left = self._lows.reshape(-1).take(slots) != lows
-            if not is_left.any():
+            slots = buckets * WAYS
+            slots += ways
+            all_marks[slots] = marks
+            all_lows[slots] = lows
+            self._heads[buckets] = _NEXT_WAY.take(ways)
+            # Of those that share a slot one has it.
+            is_left = all_lows.take(slots) != lows
+            if not np.count_nonzero(is_left):
                 return
             buckets, marks, lows = buckets[is_left], marks[is_left], lows[is_left]
 
@@ -176,9 +179,10 @@ class _Table:
     def _places(self, keys: Keys) -> tuple[Places, npt.NDArray[np.uint32]]:
         """Return the bucket and the mark of each key; those asked last are known."""
         if keys is not self._asked:
-            buckets = (keys % self._modulus).astype(np.intp)
             self._asked = keys
-            self._asked_places = buckets, (keys >> _HALF).astype(np.uint32) | _ONE
+            # The upper halves, as all that this runs on has the lower ones first.
+            marks = keys.view(np.uint32)[1::2] | _ONE
+            self._asked_places = (keys % self._modulus).view(np.int64), marks
         return self._asked_places
 
 

@@ -269,6 +269,17 @@ SERVER = {
             test="delay_server/accepting/test_ingest.py::"
             "test_repeats_alone_are_confirmed_with_a_record_that_says_nothing",
         ),
+        # A message that was moved has another due time than it was sent with.
+        "a moved message has its new time": mutant(
+            swap("Duplicates._note", "header.kind is RecordKind.MESSAGE", "True"),
+            test=_DUPLICATES
+            + "test_a_message_that_was_moved_is_an_original_until_what_took_its_place_is_gone",
+        ),
+        # With the same delay a repeat is due at another time.
+        "a repeat has the time of its original": mutant(
+            swap("Duplicates._sift", "_DELAY in sent.item", "False"),
+            test=_DUPLICATES + "test_the_same_delay_is_a_repeat_and_told_with_the_first_time",
+        ),
         # What is beyond the window is another message.
         "a window without an end": mutant(
             swap("Duplicates._oldest", "max(...)", "0"),

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -341,6 +342,31 @@ def test_the_work_of_one_commit_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(duplicates, "_WORK_MAX", 2)
     others = [item(9, due_ms=LATER_MS + n) for n in range(4)]
     assert rig.send(*others, others[-1]) == []
+
+
+def test_an_id_that_comes_again_for_other_times_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    times = [LATER_MS + number * 86_400_000 for number in range(8)]
+    with monkeypatch.context() as blind:
+        blind.setattr(rig.log, "batch_of", lambda _: pytest.fail("a batch was read"))
+        for due_ms in times:
+            assert rig.send(item(due_ms=due_ms)) == []
+    assert [rig.send(item(due_ms=due_ms)) for due_ms in times] == [[(0, "m1", x)] for x in times]
+
+
+def test_batches_of_the_log_are_read_once_for_all_that_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    sent = [[item(number, attributes={"k": part}) for number in range(9)] for part in "uvw"]
+    for one in sent:
+        rig.send(*one)
+    reading = Mock(wraps=rig.log.batch_of)
+    monkeypatch.setattr(rig.log, "batch_of", reading)
+    assert len(rig.send(*sent[0])) == 9
+    assert reading.call_count == 3
 
 
 @each_seed(60, quick=20)
