@@ -69,7 +69,7 @@ def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
     for name, work in (
         ("count?by=subject", lambda at: _seconds(at, "count?by=subject")),
         ("list in 20 days", lambda at: _seconds(at, f"{common}&due_from={day_ms}&ids=true")),
-        ("cancels of 100", lambda at: pending.cancel(at, pending.of_an_hour())),
+        ("cancels of 100", pending.cancel_an_hour),
     ):
         receiver = Receiver(directory)
         server.stop()
@@ -78,7 +78,8 @@ def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
     receiver = Receiver(directory)
     server.stop()
     server = DelayServer(directory, broker_port=receiver.port)
-    yield from _cancel(server, pending, int(_CANCELLED * scale))
+    with _client_of(server) as client:
+        yield from _cancel(server, client, pending, int(_CANCELLED * scale))
     server.stop()
 
 
@@ -98,12 +99,17 @@ class _Pending:
         in_it = (self._due_ms >= begin) & (self._due_ms < begin + 3_600_000) & self._is_left
         return np.flatnonzero(in_it)[:_OF_AN_HOUR]
 
+    def cancel_an_hour(self, server: DelayServer) -> None:
+        """Cancel some of an hour with a client of their own."""
+        with _client_of(server) as client:
+            self.cancel(client, self.of_an_hour())
+
     def some(self, count: int) -> npt.NDArray[np.int64]:
         """Return some of any time."""
         return self._chance.choice(np.flatnonzero(self._is_left), count, replace=False)
 
-    def cancel(self, server: DelayServer, numbers: npt.NDArray[np.int64]) -> float:
-        """Cancel them with the public client; return the seconds from call to answer."""
+    def cancel(self, client: BlockingClient, numbers: npt.NDArray[np.int64]) -> float:
+        """Cancel them with a client; return the seconds from call to answer."""
         self._is_left[numbers] = False
         names = [
             MessageName(
@@ -113,30 +119,35 @@ class _Pending:
             )
             for number in numbers.tolist()
         ]
-        with BlockingClient([f"127.0.0.1:{server.port}"]) as client:
-            began = time.perf_counter()
-            found = client.cancel_many(names)
-            took = time.perf_counter() - began
+        began = time.perf_counter()
+        found = client.cancel_many(names)
+        took = time.perf_counter() - began
         assert all(
             isinstance(one, Changed) and one.state is ChangeState.CANCELLED for one in found
         ), found[0]
         return took
 
 
-def _cancel(server: DelayServer, pending: _Pending, many: int) -> Iterator[tuple[str, object]]:
-    """Cancel one, some of an hour, and many of all times."""
-    alone = [pending.cancel(server, pending.some(1)) for _ in range(_TRIES * 3)]
+def _client_of(server: DelayServer) -> BlockingClient:
+    return BlockingClient([f"127.0.0.1:{server.port}"])
+
+
+def _cancel(
+    server: DelayServer, client: BlockingClient, pending: _Pending, many: int
+) -> Iterator[tuple[str, object]]:
+    """Cancel one, some of an hour, and many of all times, with one client as services do."""
+    alone = [pending.cancel(client, pending.some(1)) for _ in range(_TRIES * 3)]
     yield "cancel of one, ms", f"{median(alone) * 1000:.1f} (most {max(alone) * 1000:.1f})"
     for when, is_soon in (("soon", True), ("any day", False)):
         costs = []
         for _ in range(_TRIES * 3):
             numbers, cpu_s = pending.of_an_hour(is_soon=is_soon), server.cpu_seconds()
-            pending.cancel(server, numbers)
+            pending.cancel(client, numbers)
             costs.append((server.cpu_seconds() - cpu_s) / len(numbers))
         name = f"cancels of {_OF_AN_HOUR} in an hour, {when}, us of CPU each"
         yield name, f"{median(costs) * 1e6:.0f}"
     cpu_s = server.cpu_seconds()
-    took = pending.cancel(server, pending.some(many))
+    took = pending.cancel(client, pending.some(many))
     yield f"{many:,} cancels, s", f"{took:.1f} (CPU {server.cpu_seconds() - cpu_s:.1f})"
 
 

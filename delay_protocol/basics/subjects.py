@@ -74,7 +74,7 @@ def retry_subject(subject: str, group: str) -> str:
 
 def retry_group(subject: str) -> str:
     """Return the group of a retry subject; "" of any other."""
-    if real_subject(subject.encode()).decode() == subject:
+    if not subject.startswith("%") or real_subject(subject.encode()).decode() == subject:
         return ""
     return subject.rpartition("%")[2]
 

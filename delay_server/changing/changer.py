@@ -8,7 +8,7 @@ is *busy*: it is left alone. An outcome that was applied before that step is in 
 read after it. So what is left has no outcome and cannot get another one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -25,7 +25,15 @@ from delay_server.node import Node
 from storage.batch.entries import among
 from storage.batch.facts import Outcome
 from storage.logs.message_log import Draft
-from storage.readers.looking import Fact, FactsLook, FoundRow, Look, Present, take_present
+from storage.readers.looking import (
+    ALL_MINUTES,
+    Fact,
+    FactsLook,
+    FoundRow,
+    Look,
+    Present,
+    take_present,
+)
 
 CANCELLING_MAX: Final = 262_144
 """Sequences in the set beyond which nothing more is changed; each takes about 200 bytes. They are
@@ -89,13 +97,25 @@ class Changer:
             return
         raise NotChangedError("messages are not filed in time: the disk stalls, or is full")
 
-    async def look(self, make: Callable[[Present], AnyLook]) -> AnyLook:
-        """Return a look at all rows once it is over; it is made in the schedule_log's worker."""
+    async def look(
+        self, make: Callable[[Present], AnyLook], *, minutes: Collection[int] = ALL_MINUTES
+    ) -> AnyLook:
+        """Return a look at all rows once it is over; it is made in the schedule_log's worker.
+
+        minutes: segments from the first of them to the last are looked at.
+        """
         run = self._node.access.run
-        look = make(await run(take_present, self._node.store.schedule))
-        while not await run(look.step):
-            pass
+        look, is_over = await run(self._begin_look, make, (min(minutes), max(minutes) + 1))
+        while not is_over:
+            is_over = await run(look.step)
         return look
+
+    def _begin_look(
+        self, make: Callable[[Present], AnyLook], between: tuple[int, int]
+    ) -> tuple[AnyLook, bool]:
+        """Return a look, and whether its first step was its last."""
+        look = make(take_present(self._node.store.schedule, between=between))
+        return look, look.step()
 
     def floor_minute(self) -> int:
         """Return the minute before which nothing is filed any more."""
@@ -143,7 +163,8 @@ class Changer:
             self.cancelling.leave(left)
             raise
         self.cancelling.leave(left & ended.keys())
-        changed = [wish for one, wish in fresh.items() if one in left - ended.keys()]
+        left -= ended.keys()
+        changed = [wish for one, wish in fresh.items() if one in left]
         if changed:
             await self._commit(changed, outcome)
         for one, wish in before.items():
@@ -158,7 +179,8 @@ class Changer:
         """Return those rows that have a fact, or whose item would be needed and is damaged."""
         found: dict[int, ChangeResult] = {}
         rows = [one.row for one in wishes]
-        facts = (await self.look(partial(FactsLook, rows=rows))).facts
+        minutes = {row.minute for row in rows} or ALL_MINUTES
+        facts = (await self.look(partial(FactsLook, rows=rows), minutes=minutes)).facts
         for one in wishes:
             if (fact := facts.get(one.row.sequence)) is not None:
                 found[one.row.sequence] = _of_fact(one.row, fact)

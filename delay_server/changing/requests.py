@@ -44,7 +44,7 @@ from delay_server.duty import Admits, Duty
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
 from storage.disk.spans import MINUTE_MAX, MINUTE_MS
-from storage.readers.looking import FindLook, FoundRow
+from storage.readers.looking import ALL_MINUTES, FindLook, FoundRow
 
 WAITING_MAX: Final = 256
 """Requests that wait; each has up to 1 MiB, mostly far less. Clients ask again a second later."""
@@ -55,15 +55,25 @@ ROWS_MAX: Final = 16_384
 PAST_MS: Final = 60_000
 """Time by which clocks of clients may differ; to move a message further back is a fault."""
 
-_Found = dict[int, tuple[FoundRow, ChangeResult]]
-"""The rows of a message, by sequence, and what became of each."""
-
 
 @dataclass(eq=False, slots=True)
 class _Asked:
     connection: Connection
     frame: Frame
     items: Sequence[Change]
+
+
+class _Sought:
+    """A message that is to be changed, and what was found of it."""
+
+    __slots__ = ("change", "message_id", "rows", "subject")
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.subject = change.subject.encode()
+        self.message_id = change.message_id.encode()
+        self.rows: dict[int, tuple[FoundRow, ChangeResult]] = {}
+        """Its rows by sequence, and what became of each."""
 
 
 class Changes:
@@ -206,30 +216,31 @@ async def change_messages(
     Raises NotChangedError.
     """
     await changer.until_filed()
-    found: dict[Change, _Found] = {one: {} for one in changes}
-    timed = {one: one.due_ms // MINUTE_MS for one in found if one.due_ms is not None}
-    minutes = set(timed.values())
+    sought = [_Sought(one) for one in dict.fromkeys(changes)]
+    timed = [
+        (one, one.change.due_ms // MINUTE_MS) for one in sought if one.change.due_ms is not None
+    ]
+    minutes = {minute for _, minute in timed}
     unreadable = await _change(
-        changer, timed, found, is_exact=True, minutes=minutes, between=(0, 0)
+        changer, [one for one, _ in timed], is_exact=True, minutes=minutes, between=(0, 0)
     )
-    later = [one for one in found if one.due_ms is None or _goes_on(found[one])]
-    since = min((timed.get(one, 0) for one in later), default=0)
-    unreadable += await _change(
-        changer, later, found, is_exact=False, between=(since, MINUTE_MAX + 1)
-    )
+    later = [one for one in sought if one.change.due_ms is None or _goes_on(one)]
+    since = min(((one.change.due_ms or 0) // MINUTE_MS for one in later), default=0)
+    unreadable += await _change(changer, later, is_exact=False, between=(since, MINUTE_MAX + 1))
     # Sent after they were due: they are in the minute in which they came.
     floor = changer.floor_minute()
-    late = [one for one, minute in timed.items() if not found[one] and minute < floor]
-    since = min((timed[one] for one in late), default=0)
-    unreadable += await _change(changer, late, found, is_exact=True, between=(since, floor + 1))
+    late = [(one, minute) for one, minute in timed if not one.rows and minute < floor]
+    since = min((minute for _, minute in late), default=0)
+    unreadable += await _change(
+        changer, [one for one, _ in late], is_exact=True, between=(since, floor + 1)
+    )
     why = "some files cannot be read: `delaywheel log verify` tells more" if unreadable else ""
-    return {one: _told(one, rows.values(), why) for one, rows in found.items()}
+    return {one.change: _told(one, why) for one in sought}
 
 
 async def _change(
     changer: Changer,
-    changes: Collection[Change],
-    found: dict[Change, _Found],
+    sought: Collection[_Sought],
     *,
     is_exact: bool,
     minutes: Collection[int] = (),
@@ -238,96 +249,100 @@ async def _change(
     """Change rows of these messages that were not found before, and note what became of them.
 
     Returns the number of places that could not be read.
-    is_exact: only rows that are due as it is said; minutes, between: as FindLook takes them.
+    is_exact: only rows that are due as it is said. Where none is moved their items are not read:
+    subject, due time and the 64 bits of the id's hash are enough.
+    minutes, between: as FindLook takes them.
     """
-    by_hash = defaultdict[int, list[Change]](list)
-    for change in changes:
-        by_hash[xxh3_64_intdigest(change.message_id.encode())].append(change)
+    by_hash = defaultdict[int, list[_Sought]](list)
+    for one in sought:
+        by_hash[xxh3_64_intdigest(one.message_id)].append(one)
     if not by_hash:
         return 0
     look = await changer.look(
         partial(
             FindLook,
             id_hashes=by_hash,
-            due_ms={change.due_ms or 0 for change in changes} if is_exact else None,
+            due_ms={one.change.due_ms or 0 for one in sought} if is_exact else None,
             minutes=minutes,
             between=between,
             found_max=ROWS_MAX,
-        )
+            with_items=not is_exact or any(one.change.to_ms is not None for one in sought),
+            with_facts=False,
+        ),
+        minutes=minutes or ALL_MINUTES,
     )
     if look.is_full:
         raise NotChangedError("too many messages have these ids: give the times as well")
     new = [
-        (change, row)
+        (one, row)
         for row in look.found
-        for change in by_hash[row.id_hash]
-        if row.sequence not in found[change] and _is_meant(change, row, is_exact=is_exact)
+        for one in by_hash[row.id_hash]
+        if row.sequence not in one.rows and _is_meant(one, row, is_exact=is_exact)
     ]
-    first: dict[int, Change] = {}
-    for change, row in new:
-        if not _was_moved(change, row):
-            first.setdefault(row.sequence, change)
-    wishes = [Wish(row, one.to_ms) for one, row in new if first.get(row.sequence) is one]
+    first: dict[int, _Sought] = {}
+    for one, row in new:
+        if not _was_moved(one, row):
+            first.setdefault(row.sequence, one)
+    wishes = [Wish(row, one.change.to_ms) for one, row in new if first.get(row.sequence) is one]
     results = await changer.change(wishes)
-    for change, row in new:
-        result = ChangeResult(item=0, state=ChangeState.CHANGED_BEFORE, due_ms=row.due_ms)
-        if first.get(row.sequence) is change:
+    for one, row in new:
+        if first.get(row.sequence) is one:
             result = results[row.sequence]
-        found[change][row.sequence] = row, result
+        else:
+            result = ChangeResult(item=0, state=ChangeState.CHANGED_BEFORE, due_ms=row.due_ms)
+        one.rows[row.sequence] = row, result
     return look.unreadable
 
 
-def _is_meant(change: Change, row: FoundRow, *, is_exact: bool) -> bool:
+def _is_meant(sought: _Sought, row: FoundRow, *, is_exact: bool) -> bool:
     """Return True if a row with the hash of its id is of a message."""
-    if change.subject.encode() not in {row.subject, real_subject(row.subject)}:
+    if sought.subject not in (row.subject, real_subject(row.subject)):
         return False
-    if is_exact and row.due_ms != change.due_ms:
+    due_ms = sought.change.due_ms
+    if is_exact and row.due_ms != due_ms:
         return False
     if not row.item:
-        # It cannot be read, so it will never be sent.
-        return change.due_ms == row.due_ms
+        # It was not read, or cannot be, and so will never be sent.
+        return due_ms == row.due_ms
     [message_id] = item_message_ids(row.item, [len(row.item)])
-    if message_id != change.message_id.encode():
+    if message_id != sought.message_id:
         return False
-    return change.due_ms in {None, row.due_ms} or change.due_ms == first_due_ms(
-        decode_item(row.item)
-    )
+    return due_ms in (None, row.due_ms) or due_ms == first_due_ms(decode_item(row.item))
 
 
-def _was_moved(change: Change, row: FoundRow) -> bool:
+def _was_moved(sought: _Sought, row: FoundRow) -> bool:
     """Return True if a client moved it there, and names the time that it had before."""
-    if change.due_ms in {None, row.due_ms} or row.subject != change.subject.encode():
+    if sought.change.due_ms in (None, row.due_ms) or row.subject != sought.subject:
         return False
     return FIRST_DUE_KEY not in decode_item(row.item).attributes
 
 
-def _goes_on(rows: _Found) -> bool:
+def _goes_on(sought: _Sought) -> bool:
     """Return True if other rows may stand for a message now, none of which was found."""
-    states = [result for _, result in rows.values()]
-    return bool(states) and all(
-        one.state is ChangeState.DEAD or one.reason == "moved" for one in states
-    )
+    for _, result in sought.rows.values():
+        if result.state is not ChangeState.DEAD and result.reason != "moved":
+            return False
+    return bool(sought.rows)
 
 
 _BEST: Final = sorted(ChangeState, key=lambda one: one is not ChangeState.SENDING)
 """Which of several rows of one name is told of: one that is being sent may still be delivered."""
 
 
-def _told(
-    change: Change, rows: Iterable[tuple[FoundRow, ChangeResult]], why_unknown: str
-) -> Sequence[ChangeResult]:
+def _told(sought: _Sought, why_unknown: str) -> Sequence[ChangeResult]:
     """Return what is answered: the best for each name; the message itself only where it is one.
 
     Of equal ones it is the one that was found last.
     """
     by_name: dict[str, ChangeResult] = {}
-    for row, result in rows:
+    for row, result in sought.rows.values():
         name = retry_group(row.subject.decode())
         before = by_name.get(name)
         if before is None or _BEST.index(result.state) <= _BEST.index(before.state):
             by_name[name] = msgspec.structs.replace(result, name=name) if name else result
     if len(by_name) > 1 and "" in by_name and by_name[""].state is ChangeState.CHANGED_BEFORE:
         del by_name[""]
-    return list(by_name.values()) or [
-        ChangeResult(item=0, state=ChangeState.UNKNOWN, due_ms=change.due_ms, reason=why_unknown)
-    ]
+    if by_name:
+        return list(by_name.values())
+    due_ms = sought.change.due_ms
+    return [ChangeResult(item=0, state=ChangeState.UNKNOWN, due_ms=due_ms, reason=why_unknown)]

@@ -18,10 +18,10 @@ with a fact, or with an outcome that is durable, is settled: it is not pending.
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -51,6 +51,8 @@ FOUND_MAX: Final = 20
 _UNKNOWN: Final = -1
 """Bytes of a file that could not be opened: without its facts a row would look as if it waited."""
 _NOWHERE: Final = np.empty(0, np.intp)
+_NO_SEQUENCES: Final = np.empty(0, np.int64)
+ALL_MINUTES: Final = (0, MINUTE_MAX + 1)
 OTHERS: Final = "%"
 """The name in a count of all that have no place in it; no subject is called so."""
 
@@ -63,7 +65,7 @@ class Present:
     log_uuid: UUID
     sequence: int
     segments: Sequence[SegmentState]
-    """Unsealed ones, of messages that are to be sent."""
+    """Unsealed ones that were asked for, of messages that are to be sent."""
     waiting: Sequence[RowBlock]
     """Rows that wait in memory, for whichever segment."""
     names: Mapping[int, bytes]
@@ -102,8 +104,12 @@ class Present:
             return _UNKNOWN if may_pass(error) else 0
 
 
-def take_present(schedule: ScheduleLog) -> Present:
-    """Return what there is now; to be called in the schedule_log's lane."""
+def take_present(schedule: ScheduleLog, *, between: tuple[int, int] = ALL_MINUTES) -> Present:
+    """Return what there is now; to be called in the schedule_log's lane.
+
+    between: of segments those alone that have some of the minutes from one up to another.
+    """
+    begin, end = between
     waiting, names = schedule.unwritten(), schedule.subjects.names
     used = np.zeros(len(names), np.bool_)
     for block in waiting:
@@ -112,7 +118,14 @@ def take_present(schedule: ScheduleLog) -> Present:
         disk=schedule.disk,
         log_uuid=schedule.log_uuid,
         sequence=schedule.last_filed,
-        segments=[state for state in schedule.states() if state.span != Span.DEAD],
+        segments=[
+            segment.state()
+            for segment in schedule.segments.values()
+            if segment.rows
+            and segment.key.span is not Span.DEAD
+            and segment.key.start < end
+            and segment.key.end > begin
+        ],
         waiting=waiting,
         names={number: names[number] for number in np.flatnonzero(used).tolist()},
         facts=schedule.facts.in_no_file,
@@ -142,29 +155,21 @@ class Rows:
 
     def found(self, places: npt.NDArray[np.intp], *, with_items: bool) -> Iterator["FoundRow"]:
         """Yield the rows at these places; items are empty where the batch is damaged."""
-        ends = np.cumsum(self.size, dtype=np.int64)
         blob: Bytes = b""
         if with_items:
             with suppress(DamagedError):
                 blob = self.blob()
-        minutes = self.minutes()
         segment = "" if self.segment is None else self.segment.key.name
-        for place in places.tolist():
-            end = int(ends[place])
-            yield FoundRow(
-                due_ms=int(self.due_ms[place]),
-                sequence=int(self.sequence[place]),
-                minute=int(minutes[place]),
-                id_hash=int(self.id_hash[place]),
-                subject=self.names[int(self.subject[place])],
-                size=int(self.size[place]),
-                segment=segment,
-                item=bytes(blob[end - int(self.size[place]) : end]),
-            )
+        ends = np.cumsum(self.size, dtype=np.int64)
+        columns = self.due_ms, self.sequence, self.minutes(), self.id_hash, self.subject, self.size
+        rows = [column[places].tolist() for column in (*columns, ends)]
+        for due_ms, sequence, minute, id_hash, subject, size, end in zip(*rows, strict=True):
+            item = bytes(blob[end - size : end])
+            name = self.names[subject]
+            yield FoundRow(due_ms, sequence, minute, id_hash, name, size, segment, item)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRow:
+class FoundRow(NamedTuple):
     """A row that was looked for."""
 
     due_ms: int
@@ -178,7 +183,7 @@ class FoundRow:
     segment: str
     """Name of the file that has it; empty while it waits to be written."""
     item: bytes = b""
-    """Empty unless it was asked for, or if it is damaged; in a page what was asked for."""
+    """Empty if it was not asked for, or is damaged; in a page what was asked for."""
 
     @property
     def key(self) -> Key:
@@ -378,7 +383,7 @@ class PageLook(Look):
             places = places[order[: self._limit + 1]]
         item_of = self._item_of
         for row in rows.found(places, with_items=item_of is not None) if len(places) else ():
-            self._found.append(row if item_of is None else replace(row, item=item_of(row.item)))
+            self._found.append(row if item_of is None else row._replace(item=item_of(row.item)))
         self._found.sort(key=lambda row: row.key)
         del self._found[self._limit + 1 :]
 
@@ -460,7 +465,10 @@ class FactsLook(Look):
 
     def _note(self, blocks: Collection[FactBlock], wanted: Int64s) -> int:
         """Note the facts of these rows that are in some blocks; return how many facts there are."""
-        for block in blocks:
+        # Most looks find none in many small blocks: those are asked at once.
+        sequences = np.concatenate([_NO_SEQUENCES, *(block.sequence for block in blocks)])
+        is_any = np.count_nonzero(contained(sequences, wanted))
+        for block in blocks if is_any else ():
             for place in np.flatnonzero(contained(block.sequence, wanted)).tolist():
                 fact = Fact(
                     outcome=Outcome(int(block.outcome[place])),
@@ -468,7 +476,7 @@ class FactsLook(Look):
                     target=block.targets[int(block.target[place])].decode(errors="replace"),
                 )
                 self.facts.setdefault(int(block.sequence[place]), fact)
-        return sum(map(len, blocks))
+        return len(sequences)
 
 
 class FindLook(FactsLook):
@@ -481,14 +489,17 @@ class FindLook(FactsLook):
         *,
         due_ms: Collection[int] | None = None,
         minutes: Collection[int] = (),
-        between: tuple[int, int] = (0, MINUTE_MAX + 1),
+        between: tuple[int, int] = ALL_MINUTES,
         found_max: int = FOUND_MAX,
+        with_items: bool = True,
+        with_facts: bool = True,
     ) -> None:
         """Look at rows in memory, and at those of some segments.
 
         due_ms: only rows that are due at one of these times; minutes: whose segments are looked at,
         complete ones too; between: the minutes from one up to another, of which those segments are
-        looked at that are not complete. It ends soon after it has found so many rows.
+        looked at that are not complete. It ends soon after it has found so many rows. with_items,
+        with_facts: their items, and what became of them, are read as well.
         """
         self.found: list[FoundRow] = []
         """Several if an id was sent several times, or a message was moved."""
@@ -496,6 +507,7 @@ class FindLook(FactsLook):
         self._hashes = np.sort(np.array(list(id_hashes), np.uint64).view(np.int64))
         self._due_ms = None if due_ms is None else np.sort(np.array(list(due_ms), np.int64))
         self._minutes, self._between, self._found_max = minutes, between, found_max
+        self._with_items, self._with_facts = with_items, with_facts
 
     @property
     def is_full(self) -> bool:
@@ -509,7 +521,8 @@ class FindLook(FactsLook):
 
     def _run(self) -> Iterator[int]:
         yield from self._walk()
-        yield from super()._run()
+        if self._with_facts:
+            yield from super()._run()
 
     def _rows(self) -> Iterator[Rows]:
         begin, end = self._between
@@ -530,4 +543,4 @@ class FindLook(FactsLook):
             places = np.flatnonzero((due_ms >= is_due[0]) & (due_ms <= is_due[-1]))
             places = places[contained(due_ms[places], is_due)]
             places = places[contained(hashes[places], self._hashes)]
-        self.found += rows.found(places, with_items=True) if len(places) else ()
+        self.found += rows.found(places, with_items=self._with_items) if len(places) else ()

@@ -1430,7 +1430,7 @@ SERVER = {
         ),
         # A hash of 64 bits names no message.
         "a hash is taken for an id": mutant(
-            swap("_is_meant", "message_id != change.message_id.encode()", "False"),
+            swap("_is_meant", "message_id != sought.message_id", "False"),
             test=_CHANGES + "test_requests.py",
         ),
     },

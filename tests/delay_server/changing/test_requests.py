@@ -16,7 +16,7 @@ from delay_protocol.messages.changes import (
 from delay_protocol.messages.items import decode_item
 from delay_protocol.wire.frames import Frame
 from delay_server.accepting.duplicates import DuplicatesConfig
-from delay_server.changing.requests import _is_meant
+from delay_server.changing.requests import _is_meant, _Sought
 from storage.readers.looking import FoundRow
 from tests.delay_server.server_rig import (
     MINUTE_MS,
@@ -316,4 +316,5 @@ def test_a_row_whose_id_has_the_same_hash_is_not_meant() -> None:
             segment="",
             item=item,
         )
-        assert _is_meant(cancel("m", 1000), row, is_exact=True) is (message_id == "m")
+        meant = _is_meant(_Sought(cancel("m", 1000)), row, is_exact=True)
+        assert meant is (message_id == "m")
