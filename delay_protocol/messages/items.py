@@ -131,6 +131,11 @@ def decode_item(data: Buffer) -> Item:
     return Item(flag, create_ms, due_ms, subject, message_id, tuple(tags), attributes)
 
 
+def names_due_time(data: bytes) -> bool:
+    """Return True if a whole item says when it is due; it is due when it comes if it does not."""
+    return bool(data[_CRC_SIZE] & FLAG_DELAY)
+
+
 def item_due_at(data: bytes, due_ms: int) -> bytes:
     """Return a whole item as it would be if it were due then; its attributes stay as they are."""
     flag, create_ms, _ = _TIMES.unpack_from(data, _CRC_SIZE)

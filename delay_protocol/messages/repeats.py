@@ -12,13 +12,22 @@ from collections.abc import Collection
 from typing import Final
 
 from delay_protocol.basics.errors import BodyError
-from delay_protocol.messages.items import Item, decode_item
+from delay_protocol.messages.items import Item, decode_item, names_due_time
 from delay_protocol.messages.origin import DUE_KEY
 
 DELAY_KEY: Final = "dw_delay"
 """The delay in ms, as the sender said it."""
 
 _CREATE_KEY: Final = "qmq_createTime"
+_DELAY_BYTES: Final = DELAY_KEY.encode()
+
+
+def has_one_due_time(item: bytes) -> bool:
+    """Return False if what an item repeats may have been due at another time.
+
+    So it is where the sender said a delay, and where a message is due whenever it comes.
+    """
+    return names_due_time(item) and _DELAY_BYTES not in item
 
 
 def is_repeat(item: bytes, original: bytes) -> bool:

@@ -29,7 +29,7 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import item_message_ids
-from delay_protocol.messages.repeats import DELAY_KEY, is_repeat
+from delay_protocol.messages.repeats import has_one_due_time, is_repeat
 from delay_server.accepting.intake import MessageBatch, Piece
 from delay_transport.settings.sections import require_at_least
 from storage.batch.batches import BatchHeader, LogBatch
@@ -72,7 +72,6 @@ _ANY_DUE: Final = np.uint8(2)
 """Tag of a MOVE, whose message had another due time before."""
 
 _ODD, _MIXER = np.uint8(1), np.int64(0x1E37_79B9_7F4A_7C15)
-_DELAY: Final = DELAY_KEY.encode()
 
 _NAMES_KEPT: Final = 65_536
 """Subjects whose hashes are kept; when there are more, all are forgotten and made again."""
@@ -310,8 +309,8 @@ class Duplicates:
             row = place - begins[number]
             sent = sent_items[number].at(row)
             others = kept.setdefault(int(keys[place]), [])
-            has_delay = _DELAY in sent.item
-            sequences = [one for one, is_due_then in candidates if is_due_then or has_delay]
+            is_strict = has_one_due_time(sent.item)
+            sequences = [one for one, is_due_then in candidates if is_due_then or not is_strict]
             same = self._same(sent, others[-_COMPARED_MAX:], sequences[:_COMPARED_MAX])
             if same is None:
                 others.append(sent)

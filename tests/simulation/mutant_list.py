@@ -277,8 +277,13 @@ SERVER = {
         ),
         # With the same delay a repeat is due at another time.
         "a repeat has the time of its original": mutant(
-            swap("Duplicates._sift", "_DELAY in sent.item", "False"),
+            swap("Duplicates._sift", "has_one_due_time(sent.item)", "True"),
             test=_DUPLICATES + "test_the_same_delay_is_a_repeat_and_told_with_the_first_time",
+        ),
+        # What names no due time is due when it comes, each time anew.
+        "what is due at once has one time": mutant(
+            swap("has_one_due_time", "names_due_time(item)", "True"),
+            test=_DUPLICATES + "test_what_is_due_when_it_comes_is_found_later",
         ),
         # What is beyond the window is another message.
         "a window without an end": mutant(
@@ -1419,7 +1424,7 @@ SERVER = {
         ),
         "outcomes that are not applied are not looked at": mutant(
             swap("Changer._busy", "master.fact_recorder.having(wanted)", "()"),
-            seed=6,
+            seed=11,
             scenario=told.CHANGES,
         ),
         # A message that was moved says itself when it is due.

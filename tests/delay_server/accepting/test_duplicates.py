@@ -344,6 +344,14 @@ def test_the_work_of_one_commit_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert rig.send(*others, others[-1]) == []
 
 
+def test_what_is_due_when_it_comes_is_found_later() -> None:
+    rig = Rig()
+    at_once = make_item("m1", 0, flag=0)
+    assert rig.send(at_once) == []
+    first_ms, rig.now_ms = rig.now_ms, rig.now_ms + 5000
+    assert rig.send(at_once) == [(0, "m1", first_ms)]
+
+
 def test_an_id_that_comes_again_for_other_times_reads_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
