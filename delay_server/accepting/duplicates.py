@@ -144,9 +144,8 @@ class Duplicates:
         self._hashes: dict[bytes, int] = {}
         self._known: tuple[npt.NDArray[np.uint64] | None, Keys] = None, _NO_KEYS
         """The hashes of ids of the batch before, which is appended next as a rule, and its keys."""
-        self._read: dict[int, tuple[BatchHeader, _Items]] = {}
-        """Batches of the log that were read last, by first record, while the items of a commit are
-        compared."""
+        self._read: deque[tuple[BatchHeader, _Items]] = deque(maxlen=_BATCHES_KEPT)
+        """Batches of the log that were read last, while the items of a commit are compared."""
         self._first = 0
         """The first record of the window, meanwhile."""
         self._work = 0
@@ -354,7 +353,7 @@ class Duplicates:
 
     def _batch_of(self, sequence: int) -> tuple[BatchHeader, "_Items"] | None:
         """Return the batch of the log that has a record; None if it cannot, or may not, be read."""
-        for read in self._read.values():
+        for read in self._read:
             if read[0].base_sequence <= sequence < read[0].next_sequence:
                 return read
         if self._work >= _WORK_MAX:
@@ -363,11 +362,8 @@ class Duplicates:
         batch = self._log.batch_of(sequence)
         if batch is None:
             return None
-        if len(self._read) >= _BATCHES_KEPT:
-            del self._read[next(iter(self._read))]
-        read = batch.header, _Items(batch.columns, bytes(batch.blob))
-        self._read[batch.header.base_sequence] = read
-        return read
+        self._read.append((batch.header, _Items(batch.columns, bytes(batch.blob))))
+        return self._read[-1]
 
 
 class _Items:

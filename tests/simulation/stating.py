@@ -274,7 +274,8 @@ class Stating:
         total = sum(found.values())
         if not least <= total <= most:
             self._complain(f"{total} are counted of {least} to {most}: {found}")
-        if self._is_clock_sure:
+        # A row whose fact could not be read counts until its segment is looked through again.
+        if self._is_clock_sure and not self.reads_fail():
             now_ms = witness.clock.now_ms()
             due = sum(count for one, count in possible.items() if self._may_be_due(one, now_ms))
             if found["on_disk_due"] > due:
