@@ -108,6 +108,8 @@ class Fates:
     """Returns True if somebody else may have put a record in the place of a message."""
     lost: Callable[[str], bool] = lambda _: False
     """Returns True if the bytes of a message, or of its outcome, may have been damaged."""
+    may_be_dead: Callable[[str], bool] = lambda _: False
+    """Returns True if a message may have become a dead letter."""
     counts: Counter[str] = field(default_factory=Counter)
     _of: dict[str, _Fate] = field(default_factory=dict)
     _came: set[str] = field(default_factory=set)
@@ -115,6 +117,8 @@ class Fates:
     """When a message was first acknowledged."""
     _sent_s: dict[str, float] = field(default_factory=dict)
     """When a message was last sent."""
+    _again: set[str] = field(default_factory=set)
+    """What was sent more than once."""
     _revived: dict[str, float] = field(default_factory=dict)
     """When what had been cancelled was sent again, which was acknowledged."""
 
@@ -122,6 +126,8 @@ class Fates:
 
     def sent(self, message_id: str) -> None:
         """Note that a message is being sent, for the first time or again."""
+        if message_id in self._sent_s:
+            self._again.add(message_id)
         self._sent_s[message_id] = trio.current_time()
         fate = self._of.get(message_id)
         if fate is not None:
@@ -134,7 +140,8 @@ class Fates:
         """
         self._came.add(message_id)
         fate = self._of.get(message_id)
-        if fate is None:
+        if fate is None or (message_id in self._again and self.may_be_dead(message_id)):
+            # A dead letter is requeued, whatever became of the same message that was sent again.
             return
         for what, bar in (
             ("cancelled", self._if_quiet(message_id, fate.cancelled)),

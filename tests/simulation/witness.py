@@ -125,6 +125,7 @@ class Witness:
         """Begin to judge."""
         self.fates = Fates(
             complain=self.complain,
+            may_be_dead=lambda one: self.poison.is_poison(one.encode()),
             put_off=lambda one: one.encode() in self.moved_s or self.poison.is_poison(one.encode()),
             lost=lambda one: bool(self.damage) or one.encode() in self.lost | self.doubled,
         )
