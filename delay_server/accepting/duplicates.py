@@ -17,8 +17,9 @@ What is in doubt is kept, which may deliver a message twice, and loses none: wha
 that cannot be read, and what is beyond the limits below on the work of one commit.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, NamedTuple
@@ -41,18 +42,15 @@ from storage.logs.recent_ids import Keys, RecentIds
 _RECORDS_PER_MESSAGE: Final = 2
 """Each message is followed by its fact: the window has so many records for each of its messages."""
 
-_COMPARED_MAX: Final = 4
-"""Messages of one id with which an item is compared, the newest first."""
+_COMPARED_MAX: Final = 32
+"""Messages of one id with which an item is compared, the newest first: so many are remembered."""
 
-_WORK_MAX: Final = 4096
-"""Comparisons in vain that one commit makes: some 50 ms."""
+_IN_VAIN_MAX: Final = 16_384
+"""Comparisons in vain that one commit makes: some 200 ms."""
 
-_READING: Final = 64
-"""A batch that is read to compare items counts as so many of these. What is sent again in the order
-in which it came is in a few batches."""
-
-_BATCHES_KEPT: Final = 8
-"""Batches that were read and are kept, while one commit's items are compared: up to 4 MiB each."""
+_READ_MAX: Final = 8192
+"""Batches of the log that are read for one commit: some 100 us each if they lie side by side, as
+they do where all is sent again in its order; up to 1 ms each if not."""
 
 _MOVES_MAX: Final = 64
 """Moves of a message that are followed back to its item."""
@@ -144,12 +142,10 @@ class Duplicates:
         self._hashes: dict[bytes, int] = {}
         self._known: tuple[npt.NDArray[np.uint64] | None, Keys] = None, _NO_KEYS
         """The hashes of ids of the batch before, which is appended next as a rule, and its keys."""
-        self._read: deque[tuple[BatchHeader, _Items]] = deque(maxlen=_BATCHES_KEPT)
-        """Batches of the log that were read last, while the items of a commit are compared."""
         self._first = 0
         """The first record of the window, meanwhile."""
-        self._work = 0
-        """What has been done meanwhile, as _WORK_MAX bounds it."""
+        self._in_vain = 0
+        """Comparisons of a commit, as _IN_VAIN_MAX bounds them."""
 
     @property
     def oldest_ms(self) -> int:
@@ -278,11 +274,7 @@ class Duplicates:
         stored = [
             candidates[begin:end] for begin, end in zip(*map(np.ndarray.tolist, edges), strict=True)
         ]
-        try:
-            return self._sift(batches, all_keys, suspects.tolist(), stored)
-        finally:
-            self._work = 0
-            self._read.clear()
+        return self._sift(batches, all_keys, suspects.tolist(), stored)
 
     def _sift(
         self,
@@ -296,26 +288,32 @@ class Duplicates:
         stored: for each place records of the log, and whether they may be due when it is.
         """
         sent_items = [_Items(one.columns, b"".join(one.pieces)) for one in batches]
-        begins = np.cumsum([0, *map(len, batches)]).tolist()
+        ends = np.cumsum([0, *map(len, batches)])
+        numbers = (np.searchsorted(ends, suspects, side="right") - 1).tolist()
+        rows = (np.array(suspects) - ends[numbers]).tolist()
+        sent = [sent_items[number].at(row) for number, row in zip(numbers, rows, strict=True)]
+        compared: list[list[int]] = []
+        for message, candidates in zip(sent, stored, strict=True):
+            is_strict = has_one_due_time(message.item)
+            likely = [one for one, is_due_then in candidates if is_due_then or not is_strict]
+            compared.append(likely[:_COMPARED_MAX])
+        originals = self._originals(set(chain(*compared)))
+        self._in_vain = 0
         kept: dict[int, list[_Message]] = {}
         """By key, what of this commit is no repeat."""
         found: list[Duplicate] = []
         repeats: list[list[int]] = [[] for _ in batches]
-        number = 0
-        for place, candidates in zip(suspects, stored, strict=True):
-            while place >= begins[number + 1]:
-                number += 1
-            row = place - begins[number]
-            sent = sent_items[number].at(row)
+        for place, number, row, message, sequences in zip(
+            suspects, numbers, rows, sent, compared, strict=True
+        ):
             others = kept.setdefault(int(keys[place]), [])
-            is_strict = has_one_due_time(sent.item)
-            sequences = [one for one, is_due_then in candidates if is_due_then or not is_strict]
-            same = self._same(sent, others[-_COMPARED_MAX:], sequences[:_COMPARED_MAX])
+            known = (originals[one] for one in sequences if one in originals)
+            same = self._same(message, chain(others[-_COMPARED_MAX:], known))
             if same is None:
-                others.append(sent)
+                others.append(message)
                 continue
             repeats[number].append(row)
-            (message_id,) = item_message_ids(sent.item, [len(sent.item)])
+            (message_id,) = item_message_ids(message.item, [len(message.item)])
             found.append(Duplicate(place, message_id, same.due_ms))
         left = [
             _without(batch, rows, items)
@@ -324,46 +322,41 @@ class Duplicates:
         ]
         return left, found
 
-    def _same(
-        self, sent: _Message, others: Sequence[_Message], sequences: Sequence[int]
-    ) -> _Message | None:
+    def _same(self, sent: _Message, originals: Iterable[_Message]) -> _Message | None:
         """Return what an item repeats, of this commit or of the log; None if it is new."""
-        for original in chain(others, map(self._original, sequences)):
-            if original is None or self._work >= _WORK_MAX:
-                continue
+        for original in originals:
+            if self._in_vain >= _IN_VAIN_MAX:
+                return None
             if sent.subject == original.subject and is_repeat(sent.item, original.item):
                 return original
-            self._work += 1
+            self._in_vain += 1
         return None
 
-    def _original(self, sequence: int) -> _Message | None:
-        """Return the message that a record is, or is in the place of; None if there is none."""
+    def _originals(self, records: Iterable[int]) -> dict[int, _Message]:
+        """Return the messages that records of the log are, or are in the place of.
+
+        What cannot be read, and what is beyond the limits above, is left out.
+        """
+        found: dict[int, _Message] = {}
+        asked = {one: [one] for one in records}
+        """By record that is to be read: those that it is read for."""
+        reading = iter(range(_READ_MAX))
         for _ in range(_MOVES_MAX):
-            found = self._batch_of(sequence) if sequence >= self._first else None
-            if found is None:
-                return None
-            header, items = found
-            row = sequence - header.base_sequence
-            if header.kind is RecordKind.MESSAGE:
-                return items.at(row)
-            if header.kind is not RecordKind.MOVE:
-                return None
-            sequence = int(items.columns.arrays["old_sequence"][row])
-        return None
-
-    def _batch_of(self, sequence: int) -> tuple[BatchHeader, "_Items"] | None:
-        """Return the batch of the log that has a record; None if it cannot, or may not, be read."""
-        for read in self._read:
-            if read[0].base_sequence <= sequence < read[0].next_sequence:
-                return read
-        if self._work >= _WORK_MAX:
-            return None
-        self._work += _READING
-        batch = self._log.batch_of(sequence)
-        if batch is None:
-            return None
-        self._read.append((batch.header, _Items(batch.columns, bytes(batch.blob))))
-        return self._read[-1]
+            before: defaultdict[int, list[int]] = defaultdict(list)
+            wanted = sorted(one for one in asked if one >= self._first)
+            for batch, _ in zip(self._log.batches_of(wanted), reading, strict=False):
+                header, items = batch.header, _Items(batch.columns, bytes(batch.blob))
+                begin = bisect_left(wanted, header.base_sequence)
+                for record in wanted[begin : bisect_left(wanted, header.next_sequence)]:
+                    row = record - header.base_sequence
+                    if header.kind is RecordKind.MESSAGE:
+                        found |= dict.fromkeys(asked[record], items.at(row))
+                    elif header.kind is RecordKind.MOVE:
+                        before[int(items.columns.arrays["old_sequence"][row])] += asked[record]
+            asked = before
+            if not asked:
+                break
+        return found
 
 
 class _Items:

@@ -319,12 +319,14 @@ def _was_moved(sought: _Sought, row: FoundRow) -> bool:
 
 def _goes_on(sought: _Sought) -> bool:
     """Return True if other rows may stand for a message now, none of which was found."""
-    for _, result in sought.rows.values():
-        if result.state is not ChangeState.DEAD and result.reason != "moved":
-            return False
-    return bool(sought.rows)
+    results = [result for _, result in sought.rows.values()]
+    # What was sent again once it was cancelled, and then moved, is moved.
+    return all(one.state in _ENDED for one in results) and any(
+        one.state is ChangeState.DEAD or one.reason == "moved" for one in results
+    )
 
 
+_ENDED: Final = (ChangeState.DEAD, ChangeState.CHANGED_BEFORE)
 _BEST: Final = sorted(ChangeState, key=lambda one: one is not ChangeState.SENDING)
 """Which of several rows of one name is told of: one that is being sent may still be delivered."""
 

@@ -9,7 +9,8 @@ far it is known to be durable (durable_end.py); recovery is in message_log_recov
 import contextlib
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -19,7 +20,6 @@ from storage.batch.batches import (
     LogBatch,
     check_columns,
     decode_batch,
-    decode_header,
     encode_batch,
     log_seed,
     walk_batches,
@@ -339,7 +339,7 @@ class MessageLog:
         self._write_durable_end()
         position = end.position - size
         for batch in batches:
-            self._index.appended(self._files[-1], position, batch.header)
+            self._index.note(self._files[-1], position, batch.header)
             position += batch.header.size
             if batch.header.kind is RecordKind.MESSAGE:
                 self._messages += batch.header.count
@@ -422,16 +422,38 @@ class MessageLog:
         for found in walk:
             yield found.content if isinstance(found, PlacedBatch) else found
 
-    def batch_of(self, sequence: int) -> LogBatch | None:
-        """Return the batch that holds a record, fully checked; None if it cannot be read."""
-        try:
-            data = memoryview(self.read_raw(sequence, bytes_max=0).data)
-            path = MESSAGE_LOG_DIRECTORY
-            header = decode_header(data, seed=self._seed, path=path, position=0)
-            batch = self._decode(header, data, path, 0)
-        except (LogTrimmedError, DamagedError, UnsupportedFormatError, OSError):
-            return None
-        return batch if header.base_sequence <= sequence else None
+    def batches_of(self, sequences: Iterable[int]) -> Iterator[LogBatch]:
+        """Yield the batches that have these records, which ascend, each once and fully checked.
+
+        What cannot be read, and what is not in the log, is left out.
+        """
+        end, files, left = self._end, self.files(), deque(sequences)
+        while left and files and left[0] < end.next_sequence:
+            wanted = left[0]
+            file = files_from(files, wanted)[0]
+            with contextlib.suppress(DamagedError, UnsupportedFormatError, OSError):
+                yield from self._batches_in(file, left, self._bytes_of(file, end))
+            if left and left[0] == wanted:
+                left.popleft()
+
+    def _batches_in(self, file: LogFile, left: deque[int], end: int) -> Iterator[LogBatch]:
+        """Yield batches that have some of these records, and take them away, while they are near.
+
+        end: bytes of the file that count.
+        """
+        with contextlib.closing(self._disk.open_read(file.path)) as opened:
+            for position, header in self._index.headers_from(file, left[0], end):
+                while left and left[0] < header.base_sequence:
+                    left.popleft()
+                is_wanted = False
+                while left and left[0] < header.next_sequence:
+                    is_wanted = bool(left.popleft())
+                if is_wanted:
+                    data = memoryview(opened.read_at(position, header.size))
+                    yield self._decode(header, data, file.path, position)
+                behind = position + header.size
+                if not left or self._index.place_of(file, left[0], end).position > behind:
+                    return
 
     def read_columns(self, from_sequence: int) -> Iterator[tuple[BatchHeader, Columns]]:
         """Yield header and columns of the batches that hold `from_sequence` and later records.
@@ -458,6 +480,7 @@ class MessageLog:
                 window.view, start=place.position, end=end, seed=self._seed, path=file.path
             ):
                 if header.next_sequence > from_sequence:
+                    self._index.note(file, position, header)
                     data = window.view(position, header.blob_offset)
                     yield (
                         header,

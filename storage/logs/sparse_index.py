@@ -1,9 +1,10 @@
 """Where the batches of a numbered log begin, without walking a file from its beginning.
 
     file 1     entry (sequence, position) | ~1 MiB | entry | ~1 MiB | entry ...
-    file 2     entry ...
+    file 2     entry | ~16 KiB | entry ...       one of the newest, where single records are read
 
-Entries of the file that is being written are noted as it grows, others when a place is looked up.
+Entries of the file that is being written are noted as it grows, others when a place is looked up or
+a file is read.
 Between two entries a place is found by halving the bytes between them: whatever has the header of a
 batch says which half to go on in. As a message may hold the image of a batch, nothing that is
 found so is believed by itself. It is believed if the headers behind it follow one another, by
@@ -32,6 +33,13 @@ from storage.logs.numbered_log import LogFile
 ENTRY_BYTES: Final = 1024 * 1024
 """Bytes of a file from one entry to the next."""
 
+NOTED_BYTES: Final = 16 * 1024
+"""The same in the newest files: a walk over so many takes less than a millisecond, and an entry
+120 bytes of memory."""
+
+_DENSE_FILES: Final = 8
+"""Those: 16 MiB of entries at the most."""
+
 BELIEVED_BYTES: Final = BATCH_BYTES_MAX
 """Bytes of batches that follow one another, from which on their first is no image in a message."""
 
@@ -49,23 +57,27 @@ class Place(NamedTuple):
 class SparseIndex:
     """Positions of batches. One thread appends; others may look up meanwhile.
 
-    The entries of a file are replaced as a whole. Of two threads that add some at once one may be
-    in vain: they are noted again when they are looked up again.
+    An entry that comes while another thread looks one up makes it begin a little earlier at worst.
     """
 
     def __init__(self, disk: ReadableDisk, *, seed: int) -> None:
         """Begin without entries; `seed`: of the CRCs of the log."""
         self._disk = disk
         self._seed = seed
-        self._entries: dict[int, tuple[Place, ...]] = {}
+        self._entries: dict[int, list[Place]] = {}
         """By the first sequence of the file; ascending, the beginning of the file first."""
 
-    def appended(self, file: LogFile, position: int, header: BatchHeader) -> None:
-        """Note a batch that was appended to a file, if the one noted before it is far away."""
-        entries = self._entries_of(file)
-        if position - entries[-1].position >= ENTRY_BYTES:
-            place = Place(header.base_sequence, position)
-            self._entries[file.first_sequence] = (*entries, place)
+    def note(self, file: LogFile, position: int, header: BatchHeader) -> None:
+        """Note a batch of one of the newest files, if the one noted before it is far away."""
+        entries = self._entries.get(file.first_sequence)
+        if entries is None:
+            entries = self._entries[file.first_sequence] = self._entries_of(file)
+            for first in sorted(self._entries)[:-_DENSE_FILES]:
+                self._entries[first] = _thinned(self._entries[first])
+        place = Place(header.base_sequence, position)
+        after = bisect.bisect_right(entries, place)
+        if position - entries[after - 1].position >= NOTED_BYTES:
+            entries.insert(after, place)
 
     def forget(self, first_sequence: int) -> None:
         """Forget the files from this one on: they were cut."""
@@ -95,8 +107,7 @@ class SparseIndex:
             return known
         gaps = [place.position - known.position, *(x.position - place.position for x in behind)]
         if min(gaps) >= ENTRY_BYTES:
-            entries = tuple(sorted({*self._entries_of(file), place}))
-            self._entries[file.first_sequence] = entries
+            bisect.insort(self._entries.setdefault(file.first_sequence, entries), place)
         return place
 
     def headers_from(
@@ -112,9 +123,9 @@ class SparseIndex:
             if header.next_sequence > sequence:
                 yield position, header
 
-    def _entries_of(self, file: LogFile) -> tuple[Place, ...]:
+    def _entries_of(self, file: LogFile) -> list[Place]:
         beginning = Place(file.first_sequence, FILE_HEADER_SIZE)
-        return self._entries.get(file.first_sequence, (beginning,))
+        return self._entries.get(file.first_sequence, [beginning])
 
     def _start(self, file: LogFile, known: Place, sequence: int, behind: int) -> int:
         """Return where to walk from to a record between two entries: the first, or far before it.
@@ -163,3 +174,12 @@ class SparseIndex:
             yield from walk_batches(
                 window.view, start=start, end=end, seed=self._seed, path=file.path
             )
+
+
+def _thinned(entries: list[Place]) -> list[Place]:
+    """Return entries of which no two are near each other."""
+    kept = entries[:1]
+    for place in entries:
+        if place.position - kept[-1].position >= ENTRY_BYTES:
+            kept.append(place)
+    return kept

@@ -506,6 +506,9 @@ class _Repeats:
 
     def see(self, batch: Batch) -> None:
         """Take the next batch of the log."""
+        if batch.append_ms < self._newest_ms:
+            # Where a clock was set back nobody knows how long ago something came.
+            self._rows.clear()
         self._newest_ms = max(self._newest_ms, batch.append_ms)
         if batch.kind == reader.MESSAGE:
             for place, data in enumerate(batch.items):
@@ -632,7 +635,8 @@ class _Image:
                 for fact in reader.facts_of(batch):
                     self._stated.setdefault(fact.minute, []).append(fact)
         self._check_durable_end(following, crc)
-        if not any(_is_log(path, "message_log") for path in self._damaged):
+        is_damaged = any(_is_log(path, "message_log") for path in self._damaged)
+        if not (is_damaged or witness.log_was_unreadable):
             # Of what could not be read nobody knew that it was sent again.
             self._findings.broken("once", "messages have two rows in the window", repeats.found)
         return log

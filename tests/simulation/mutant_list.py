@@ -277,7 +277,7 @@ SERVER = {
         ),
         # With the same delay a repeat is due at another time.
         "a repeat has the time of its original": mutant(
-            swap("Duplicates._sift", "has_one_due_time(sent.item)", "True"),
+            swap("Duplicates._sift", "has_one_due_time(message.item)", "True"),
             test=_DUPLICATES + "test_the_same_delay_is_a_repeat_and_told_with_the_first_time",
         ),
         # What names no due time is due when it comes, each time anew.

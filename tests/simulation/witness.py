@@ -58,6 +58,8 @@ class Witness:
     """By message id: when a receiver last wanted a record in its place, by LATER or REFUSED."""
     receivers: tuple[str, ...] = ()
     """Names of the groups of receivers; all other groups are of brokers."""
+    log_was_unreadable: bool = False
+    """True once a file of the message_log could not be read."""
     duplicates: DuplicatesConfig = field(default_factory=DuplicatesConfig)
     """The window of duplicates of all lives of the server."""
     deadly_one_in: int = 0

@@ -690,6 +690,7 @@ class World:
         for path in paths:
             data = files.get(path, b"")
             if path.startswith("message_log/"):
+                self.witness.log_was_unreadable = True
                 self.witness.doubled |= {ids[at] for at in sequences_of(data) if at in ids}
             # Facts that cannot be read withhold their segment.
             rows = path.replace("dispatch_log/", "schedule_log/")

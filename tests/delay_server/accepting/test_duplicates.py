@@ -4,7 +4,6 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from storage.batch.columns import RecordKind
 from storage.batch.facts import Outcome
 from storage.disk.spans import DEAD_MINUTES_FROM
 from storage.logs.message_log import Draft, MessageLog
+from storage.logs.recent_ids import WAYS
 from tests.delay_server.server_rig import make_item
 from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
@@ -332,16 +332,35 @@ def test_an_original_that_cannot_be_read_takes_nothing_out() -> None:
 
 
 def test_the_work_of_one_commit_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "_WORK_MAX", 3 * 64 + 1)
+    monkeypatch.setattr(duplicates, "_READ_MAX", 3)
     rig = Rig()
     for number in range(6):
         rig.send(item(number))
     # What is not looked at is kept.
     assert len(rig.send(*(item(number) for number in range(6)))) == 3
     assert len(rig.send(*(item(number) for number in range(3)))) == 3
-    monkeypatch.setattr(duplicates, "_WORK_MAX", 2)
-    others = [item(9, due_ms=LATER_MS + n) for n in range(4)]
+    monkeypatch.setattr(duplicates, "_IN_VAIN_MAX", 2)
+    others = [item(9, attributes={"k": str(n)}) for n in range(4)]
     assert rig.send(*others, others[-1]) == []
+
+
+def test_what_was_sent_one_by_one_is_found_when_it_comes_together() -> None:
+    rig = Rig(DuplicatesConfig(window_ms=600_000, messages_max=10_000))
+    sent = [item(number) for number in range(1000)]
+    for one in sent:
+        rig.send(one)
+    random.Random(1).shuffle(sent)
+    assert len(rig.send(*sent)) == 1000
+    rig.restart()
+    assert len(rig.send(*sent)) == 1000
+
+
+def test_as_many_messages_of_an_id_as_a_bucket_holds_are_compared() -> None:
+    rig = Rig()
+    sent = [item(attributes={"k": f"{number:02}"}) for number in range(WAYS)]
+    for one in sent:
+        rig.send(one)
+    assert [len(rig.send(one)) for one in sent] == [1] * WAYS
 
 
 def test_what_is_due_when_it_comes_is_found_later() -> None:
@@ -358,23 +377,12 @@ def test_an_id_that_comes_again_for_other_times_reads_nothing(
     rig = Rig()
     times = [LATER_MS + number * 86_400_000 for number in range(8)]
     with monkeypatch.context() as blind:
-        blind.setattr(rig.log, "batch_of", lambda _: pytest.fail("a batch was read"))
+        blind.setattr(
+            rig.log, "batches_of", lambda wanted: pytest.fail(str(wanted)) if wanted else ()
+        )
         for due_ms in times:
             assert rig.send(item(due_ms=due_ms)) == []
     assert [rig.send(item(due_ms=due_ms)) for due_ms in times] == [[(0, "m1", x)] for x in times]
-
-
-def test_batches_of_the_log_are_read_once_for_all_that_they_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig()
-    sent = [[item(number, attributes={"k": part}) for number in range(9)] for part in "uvw"]
-    for one in sent:
-        rig.send(*one)
-    reading = Mock(wraps=rig.log.batch_of)
-    monkeypatch.setattr(rig.log, "batch_of", reading)
-    assert len(rig.send(*sent[0])) == 9
-    assert reading.call_count == 3
 
 
 @each_seed(60, quick=20)

@@ -246,6 +246,22 @@ async def test_a_moved_message_comes_at_its_new_time_with_its_id_and_body() -> N
         await all_sealed(server)
 
 
+async def test_what_was_sent_again_after_a_cancel_and_moved_is_told_with_its_new_time() -> None:
+    world = World()
+    due_ms = world.now_ms + HOUR_MS
+    item = make_item("m", due_ms, attributes={"qmq_scheduleReceiveTime": str(due_ms)})
+    async with world.serving():
+        producer = await world.connect()
+        await world.keep(item)
+        assert await states(producer, cancel("m", due_ms)) == [ChangeState.CANCELLED]
+        await trio.sleep(30)
+        await world.keep(item)
+        assert await states(producer, move("m", due_ms, due_ms + HOUR_MS)) == [ChangeState.MOVED]
+        await trio.sleep(30)
+        told = await one(producer, cancel("m", due_ms))
+        assert (told.state, told.due_ms) == (ChangeState.CHANGED_BEFORE, due_ms + HOUR_MS)
+
+
 async def test_equal_changes_are_one_and_of_two_that_differ_the_first_holds() -> None:
     world = World()
     due_ms = world.now_ms + HOUR_MS

@@ -36,6 +36,7 @@ END = "message_log/durable_end"
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for places in files of some kilobytes as otherwise in those of megabytes."""
     monkeypatch.setattr(sparse_index, "ENTRY_BYTES", ENTRY_BYTES)
+    monkeypatch.setattr(sparse_index, "NOTED_BYTES", ENTRY_BYTES)
     monkeypatch.setattr(sparse_index, "BELIEVED_BYTES", BELIEVED_BYTES)
 
 
