@@ -63,9 +63,9 @@ _MARK_MS: Final = 1000
 
 _NOWHERE: Final = np.zeros(0, np.intp)
 _NO_KEYS: Final = np.zeros(0, np.uint64)
-_Tags = npt.NDArray[np.uint8]
 _NO_SIZES: Final = np.zeros(0, np.uint32)
 
+_Tags = npt.NDArray[np.uint8]
 _ANY_DUE: Final = np.uint8(2)
 """Tag of a MOVE, whose message had another due time before."""
 
@@ -188,11 +188,10 @@ class Duplicates:
             keys = self._keys(columns.names, arrays["subject"], arrays["id_hash"])
             self._ids.add(keys, np.arange(first, behind))
             is_message = header.kind is RecordKind.MESSAGE
-            self._tag(
-                first, _tags_of(arrays["due_ms"]) if is_message else np.full(header.count, _ANY_DUE)
-            )
+            tags = _tags_of(arrays["due_ms"]) if is_message else np.full(header.count, _ANY_DUE)
         else:
-            self._tag(first, np.zeros(header.count, np.uint8))
+            tags = np.zeros(header.count, np.uint8)
+        self._tag(first, tags)
         self._next = behind
         facts = facts_stated(header, columns)
         if facts is not None:
@@ -274,13 +273,13 @@ class Duplicates:
         stored = [
             candidates[begin:end] for begin, end in zip(*map(np.ndarray.tolist, edges), strict=True)
         ]
-        return self._sift(batches, all_keys, suspects.tolist(), stored)
+        return self._sift(batches, all_keys, suspects, stored)
 
     def _sift(
         self,
         batches: Sequence[MessageBatch],
         keys: Keys,
-        suspects: Sequence[int],
+        suspects: npt.NDArray[np.intp],
         stored: Sequence[Sequence[tuple[int, bool]]],
     ) -> Sifted:
         """Compare the items at some places with what they may be repeats of.
@@ -288,9 +287,9 @@ class Duplicates:
         stored: for each place records of the log, and whether they may be due when it is.
         """
         sent_items = [_Items(one.columns, b"".join(one.pieces)) for one in batches]
-        ends = np.cumsum([0, *map(len, batches)])
-        numbers = (np.searchsorted(ends, suspects, side="right") - 1).tolist()
-        rows = (np.array(suspects) - ends[numbers]).tolist()
+        begins = np.cumsum([0, *map(len, batches)])
+        numbers = (np.searchsorted(begins, suspects, side="right") - 1).tolist()
+        rows = (suspects - begins[numbers]).tolist()
         sent = [sent_items[number].at(row) for number, row in zip(numbers, rows, strict=True)]
         compared: list[list[int]] = []
         for message, candidates in zip(sent, stored, strict=True):
@@ -304,7 +303,7 @@ class Duplicates:
         found: list[Duplicate] = []
         repeats: list[list[int]] = [[] for _ in batches]
         for place, number, row, message, sequences in zip(
-            suspects, numbers, rows, sent, compared, strict=True
+            suspects.tolist(), numbers, rows, sent, compared, strict=True
         ):
             others = kept.setdefault(int(keys[place]), [])
             known = (originals[one] for one in sequences if one in originals)

@@ -8,7 +8,7 @@ is *busy*: it is left alone. An outcome that was applied before that step is in 
 read after it. So what is left has no outcome and cannot get another one.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -25,15 +25,7 @@ from delay_server.node import Node
 from storage.batch.entries import among
 from storage.batch.facts import Outcome
 from storage.logs.message_log import Draft
-from storage.readers.looking import (
-    ALL_MINUTES,
-    Fact,
-    FactsLook,
-    FoundRow,
-    Look,
-    Present,
-    take_present,
-)
+from storage.readers.looking import Fact, FactsLook, FoundRow, Look, Present, take_present
 
 CANCELLING_MAX: Final = 262_144
 """Sequences in the set beyond which nothing more is changed; each takes about 200 bytes. They are
@@ -98,14 +90,14 @@ class Changer:
         raise NotChangedError("messages are not filed in time: the disk stalls, or is full")
 
     async def look(
-        self, make: Callable[[Present], AnyLook], *, minutes: Collection[int] = ALL_MINUTES
+        self, make: Callable[[Present], AnyLook], *, between: tuple[int, int]
     ) -> AnyLook:
-        """Return a look at all rows once it is over; it is made in the schedule_log's worker.
+        """Return a look once it is over; it is made in the schedule_log's worker.
 
-        minutes: segments from the first of them to the last are looked at.
+        between: the minutes from one up to another whose segments it may look at.
         """
         run = self._node.access.run
-        look, is_over = await run(self._begin_look, make, (min(minutes), max(minutes) + 1))
+        look, is_over = await run(self._begin_look, make, between)
         while not is_over:
             is_over = await run(look.step)
         return look
@@ -179,8 +171,9 @@ class Changer:
         """Return those rows that have a fact, or whose item would be needed and is damaged."""
         found: dict[int, ChangeResult] = {}
         rows = [one.row for one in wishes]
-        minutes = {row.minute for row in rows} or ALL_MINUTES
-        facts = (await self.look(partial(FactsLook, rows=rows), minutes=minutes)).facts
+        minutes = [row.minute for row in rows]
+        between = min(minutes, default=0), max(minutes, default=0) + 1
+        facts = (await self.look(partial(FactsLook, rows=rows), between=between)).facts
         for one in wishes:
             if (fact := facts.get(one.row.sequence)) is not None:
                 found[one.row.sequence] = _of_fact(one.row, fact)

@@ -44,7 +44,7 @@ from delay_server.duty import Admits, Duty
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
 from storage.disk.spans import MINUTE_MAX, MINUTE_MS
-from storage.readers.looking import ALL_MINUTES, FindLook, FoundRow
+from storage.readers.looking import FindLook, FoundRow
 
 WAITING_MAX: Final = 256
 """Requests that wait; each has up to 1 MiB, mostly far less. Clients ask again a second later."""
@@ -66,12 +66,14 @@ class _Asked:
 class _Sought:
     """A message that is to be changed, and what was found of it."""
 
-    __slots__ = ("change", "message_id", "rows", "subject")
+    __slots__ = ("change", "message_id", "minute", "rows", "subject")
 
     def __init__(self, change: Change) -> None:
         self.change = change
         self.subject = change.subject.encode()
         self.message_id = change.message_id.encode()
+        self.minute = (change.due_ms or 0) // MINUTE_MS
+        """The minute in which it was due; 0 where that is not said."""
         self.rows: dict[int, tuple[FoundRow, ChangeResult]] = {}
         """Its rows by sequence, and what became of each."""
 
@@ -217,23 +219,17 @@ async def change_messages(
     """
     await changer.until_filed()
     sought = [_Sought(one) for one in dict.fromkeys(changes)]
-    timed = [
-        (one, one.change.due_ms // MINUTE_MS) for one in sought if one.change.due_ms is not None
-    ]
-    minutes = {minute for _, minute in timed}
-    unreadable = await _change(
-        changer, [one for one, _ in timed], is_exact=True, minutes=minutes, between=(0, 0)
-    )
+    timed = [one for one in sought if one.change.due_ms is not None]
+    minutes = {one.minute for one in timed}
+    unreadable = await _change(changer, timed, is_exact=True, minutes=minutes, between=(0, 0))
     later = [one for one in sought if one.change.due_ms is None or _goes_on(one)]
-    since = min(((one.change.due_ms or 0) // MINUTE_MS for one in later), default=0)
+    since = min((one.minute for one in later), default=0)
     unreadable += await _change(changer, later, is_exact=False, between=(since, MINUTE_MAX + 1))
     # Sent after they were due: they are in the minute in which they came.
     floor = changer.floor_minute()
-    late = [(one, minute) for one, minute in timed if not one.rows and minute < floor]
-    since = min((minute for _, minute in late), default=0)
-    unreadable += await _change(
-        changer, [one for one, _ in late], is_exact=True, between=(since, floor + 1)
-    )
+    late = [one for one in timed if not one.rows and one.minute < floor]
+    since = min((one.minute for one in late), default=0)
+    unreadable += await _change(changer, late, is_exact=True, between=(since, floor + 1))
     why = "some files cannot be read: `delaywheel log verify` tells more" if unreadable else ""
     return {one.change: _told(one, why) for one in sought}
 
@@ -269,7 +265,7 @@ async def _change(
             with_items=not is_exact or any(one.change.to_ms is not None for one in sought),
             with_facts=False,
         ),
-        minutes=minutes or ALL_MINUTES,
+        between=(min(minutes), max(minutes) + 1) if minutes else between,
     )
     if look.is_full:
         raise NotChangedError("too many messages have these ids: give the times as well")

@@ -445,10 +445,10 @@ class MessageLog:
             for position, header in self._index.headers_from(file, left[0], end):
                 while left and left[0] < header.base_sequence:
                     left.popleft()
-                is_wanted = False
+                wanted = len(left)
                 while left and left[0] < header.next_sequence:
-                    is_wanted = bool(left.popleft())
-                if is_wanted:
+                    left.popleft()
+                if len(left) < wanted:
                     data = memoryview(opened.read_at(position, header.size))
                     yield self._decode(header, data, file.path, position)
                 behind = position + header.size

@@ -4,12 +4,11 @@
     file 2     entry | ~16 KiB | entry ...       one of the newest, where single records are read
 
 Entries of the file that is being written are noted as it grows, others when a place is looked up or
-a file is read.
-Between two entries a place is found by halving the bytes between them: whatever has the header of a
-batch says which half to go on in. As a message may hold the image of a batch, nothing that is
-found so is believed by itself. It is believed if the headers behind it follow one another, by
-sequence, size and CRC, up to the record that is looked for and for as many bytes as a batch has at
-most: no image goes on behind the batch that it lies in.
+a file is read. Between two entries a place is found by halving the bytes between them: whatever has
+the header of a batch says which half to go on in. As a message may hold the image of a batch,
+nothing that is found so is believed by itself. It is believed if the headers behind it follow one
+another, by sequence, size and CRC, up to the record that is looked for and for as many bytes as a
+batch has at most: no image goes on behind the batch that it lies in.
 """
 
 import bisect

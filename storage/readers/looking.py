@@ -120,11 +120,8 @@ def take_present(schedule: ScheduleLog, *, between: tuple[int, int] = ALL_MINUTE
         sequence=schedule.last_filed,
         segments=[
             segment.state()
-            for segment in schedule.segments.values()
-            if segment.rows
-            and segment.key.span is not Span.DEAD
-            and segment.key.start < end
-            and segment.key.end > begin
+            for segment in schedule.of_time()
+            if segment.rows and segment.key.start < end and segment.key.end > begin
         ],
         waiting=waiting,
         names={number: names[number] for number in np.flatnonzero(used).tolist()},

@@ -118,7 +118,7 @@ class Fates:
     _sent_s: dict[str, float] = field(default_factory=dict)
     """When a message was last sent."""
     _again: set[str] = field(default_factory=set)
-    """What was sent more than once."""
+    """Messages that were sent more than once."""
     _revived: dict[str, float] = field(default_factory=dict)
     """When what had been cancelled was sent again, which was acknowledged."""
 
