@@ -40,6 +40,7 @@ SMALL = 1200
 def _many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have an index entry for every other batch."""
     monkeypatch.setattr(sparse_index, "ENTRY_BYTES", 300)
+    monkeypatch.setattr(sparse_index, "NOTED_BYTES", 300)
 
 
 def new_log(disk: SimDisk, *, uuid: UUID = LOG_UUID) -> MessageLog:
