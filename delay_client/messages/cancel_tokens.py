@@ -15,6 +15,7 @@ import zlib
 from typing import Final, NamedTuple
 
 from delay_client.messages.errors import InvalidToken
+from delay_protocol.nodes.registration import COUNTED_MAX
 
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">BIqH")
@@ -62,6 +63,8 @@ def decode_token(token: str) -> Place:
             f"a cancel token of version {version}, and this client knows {_VERSION}: give subject, "
             "id and time, or use a client of the version that made it"
         )
+    if not 0 <= due_ms <= COUNTED_MAX:
+        raise InvalidToken("the cancel token has a due time that no message has: make a new one")
     names = covered[_HEAD.size :]
     try:
         return Place(cluster, due_ms, names[:size].decode(), names[size:].decode())

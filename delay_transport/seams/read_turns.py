@@ -26,6 +26,8 @@ class ReadTurns:
     def __init__(self) -> None:
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         self._waiting: dict[int, trio.lowlevel.Task] = {}
+        self._receiving = 0
+        """Streams that are being received from."""
 
     def close(self) -> None:
         """Let go of the epoll; nobody may wait, or receive after this."""
@@ -44,13 +46,24 @@ class ReadTurns:
     async def receive(self, stream: trio.abc.Stream, bytes_max: int) -> bytes | bytearray:
         """Return what has come when it is this stream's turn, b"" at the end.
 
-        `run` is to be running. Raises trio.BrokenResourceError.
+        No more than one turn reads are read as they come, which is cheaper. `run` is to be running.
+        Raises trio.BrokenResourceError.
         """
-        if self._epoll is None or not isinstance(stream, trio.SocketStream):
-            return await stream.receive_some(bytes_max)
-        number = stream.socket.fileno()
+        self._receiving += 1
+        try:
+            if (
+                self._epoll is None
+                or self._receiving <= READS_MAX
+                or not isinstance(stream, trio.SocketStream)
+            ):
+                return await stream.receive_some(bytes_max)
+            return await self._receive(self._epoll, stream.socket.fileno(), bytes_max)
+        finally:
+            self._receiving -= 1
+
+    async def _receive(self, epoll: select.epoll, number: int, bytes_max: int) -> bytes:
         while True:
-            await self._turn(self._epoll, number)
+            await self._turn(epoll, number)
             try:
                 return os.read(number, bytes_max)
             except BlockingIOError:

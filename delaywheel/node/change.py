@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MS: Final = timedelta(milliseconds=1)
 
+_OUT_OF_REACH: Final = ", or it would come before now or beyond the horizon"
+
 Command = Callable[..., Any]
 
 _OF_ONE: Final = (
@@ -190,7 +192,8 @@ def _change_many(body: Json, masters: Masters) -> Counter[str]:
         print_json({"states": states} | masters.said_of_unanswered)
     else:
         told = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
-        click.echo((told or "no such message") + " (nothing was changed)" * body["dry_run"])
+        none = "no such message" + _OUT_OF_REACH * (body["by_ms"] is not None)
+        click.echo((told or none) + " (nothing was changed)" * body["dry_run"])
     return states
 
 

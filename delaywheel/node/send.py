@@ -157,6 +157,8 @@ def _print_text(outcomes: Sequence["Outcome"]) -> None:
         when = f", due {due}" if due else ""
         past = sum(receipt.past_due for receipt in receipts)
         when += f"; {past:,} past due: at once" if past else ""
+        known = sum(receipt.duplicate for receipt in receipts)
+        when += f"; {known:,} kept before" if known else ""
         elsewhere = sum(receipt.elsewhere for receipt in receipts)
         when += f"; {elsewhere:,} not with the group that their id names" if elsewhere else ""
         click.echo(f"{len(receipts):,} of {len(outcomes):,} messages accepted{when}")
@@ -165,7 +167,8 @@ def _print_text(outcomes: Sequence["Outcome"]) -> None:
         kept_by = printable(receipt.server)
         when = f"due {due}" + (", which is past: it is delivered at once" * receipt.past_due)
         where = " (not the group that its id names, which took nothing)" * receipt.elsewhere
-        click.echo(f"{printable(receipt.message_id)} kept by {kept_by}{where}, {when}")
+        kept = "kept before by" if receipt.duplicate else "kept by"
+        click.echo(f"{printable(receipt.message_id)} {kept} {kept_by}{where}, {when}")
 
 
 def _shown(moment: datetime) -> str:

@@ -9,9 +9,10 @@ these. That more than 32 came to one of them is about as likely as two in a mill
 oldest of them is forgotten early. Nothing is ever moved or deleted, so that a question and an entry
 are a few operations of numpy each, whatever came before.
 
-A table is begun small; when there is more to remember than it holds, one eight times as large takes
-what comes, up to the third, which holds all. Those before are asked as well until all they have is
-too old. So memory grows with what is remembered, and nothing is copied.
+A table is begun small; when there is more to remember than it holds, one for all takes what comes.
+The small one is asked as well until all it has is too old. So where little is to be remembered
+little memory is taken, and nothing is copied. Each further table would cost every message a
+question.
 
 Keys that differ may have one bucket and one mark: whoever asks looks at the records themselves.
 """
@@ -33,12 +34,8 @@ WAYS: Final = 32
 SLOTS_PER_RECORD: Final = 2.5
 """Slots for each record that is to be remembered; 8 bytes each."""
 
-FIRST_RECORDS: Final = 65_536
-"""Records of the first table: 1.3 MiB."""
-
-_GROWTH: Final = 8
-"""Records of a table for each of the one before. A small factor makes more tables to be asked, a
-large one more memory that is taken early."""
+FIRST_RECORDS: Final = 262_144
+"""Records of the first table: 5 MiB."""
 
 _AT_ONCE: Final = 8192
 """Keys that are worked on in one go: they need 1.3 MiB meanwhile. With fewer, each call of numpy
@@ -54,7 +51,7 @@ class RecentIds:
     """Keys and sequences of the last records that were added."""
 
     def __init__(self, records_max: int) -> None:
-        """Make a table that remembers at least so many records, with up to 24 bytes for each."""
+        """Make a table that remembers at least so many records, 20 bytes for each."""
         self._records_max = records_max
         self._first = 0
         """The oldest sequence that is to be remembered."""
@@ -86,7 +83,7 @@ class RecentIds:
         """Remember one record for each key; the sequences ascend from call to call."""
         newest = self._tables[-1]
         if int(sequences[-1]) - self._first >= newest.records < self._records_max:
-            newest = _Table(min(newest.records * _GROWTH, self._records_max))
+            newest = _Table(self._records_max)
             self._tables.append(newest)
         for begin, piece in _pieces(keys):
             newest.add(piece, sequences[begin : begin + len(piece)])

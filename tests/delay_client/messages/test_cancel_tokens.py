@@ -65,6 +65,8 @@ def signed(data: bytes) -> str:
         (signed(b"\x02" + bytes(30)), "of version 2, and this client knows 1"),
         (signed(b"\x01" + bytes(10)), "is no cancel token"),
         (signed(b"\x01" + bytes(12) + b"\0\x01\xff" + b"m"), "names that are no text"),
+        (signed(b"\x01" + bytes(4) + b"\x7f" + bytes(8) + b"\x01sm"), "due time that no message"),
+        (signed(b"\x01" + bytes(4) + b"\xff" * 8 + b"\0\x01sm"), "due time that no message"),
     ],
 )
 def test_what_is_no_token_is_refused_and_the_error_says_why(token: str, said: str) -> None:

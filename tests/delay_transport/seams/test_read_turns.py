@@ -20,12 +20,18 @@ Pair = tuple[socket.socket, trio.SocketStream]
 
 @asynccontextmanager
 async def reading() -> AsyncIterator[ReadTurns]:
+    """Serve many silent connections, so that all others have turns."""
     turns = ReadTurns()
+    silent = pairs(READS_MAX)
     with closing(turns):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(turns.run)
+            for _, stream in silent:
+                nursery.start_soon(turns.receive, stream, 1)
+            await wait_all_tasks_blocked()
             yield turns
             nursery.cancel_scope.cancel()
+    await close(silent)
 
 
 def pairs(count: int) -> list[Pair]:
@@ -64,6 +70,16 @@ async def test_a_turn_of_the_loop_reads_some_of_many() -> None:
             a_turn += 1
     # This task counts before some readers of its turn and behind others: two turns may be as one.
     assert max(reads.count(turn) for turn in reads) <= 2 * READS_MAX
+    await close(made)
+
+
+@pytest.mark.real_time
+async def test_as_many_as_a_turn_reads_need_no_turns() -> None:
+    made = pairs(READS_MAX)
+    with closing(ReadTurns()) as turns:
+        for peer, stream in made:
+            peer.send(b"x")
+            assert await turns.receive(stream, 10) == b"x"
     await close(made)
 
 

@@ -50,7 +50,11 @@ class Node:
             return 200, msgspec.json.encode({"results": results, "facts_since_ms": DUE_MS})
         assert path == "/messages/change-all"
         after = "1.2.3.4" if "after" not in asked else None
-        told = {"states": {self._many: 1000}, "rows_looked_at": 9, "next": after}
+        told = {
+            "states": {self._many: 1000} if self._many else {},
+            "rows_looked_at": 9,
+            "next": after,
+        }
         return 200, json.dumps(told).encode()
 
 
@@ -194,6 +198,12 @@ def test_many_are_changed_at_each_master_slice_by_slice(stack: ExitStack) -> Non
     assert [node.bodies for node in nodes] == [one, one]
     # A filter that cancels what was moved meanwhile has not done all.
     refused(run("cancel", *words, *where), 7, "")
+    where = at(Node(many=""), stack)
+    assert done(run("cancel", *words, *where)).stdout == "no such message\n"
+    assert done(run("move", *words, *where, "--by", "-30d")).stdout == (
+        "no such message, or it would come before now or beyond the horizon\n"
+    )
+    where = of(stack, *nodes)
     result = done(run("cancel", *words, *where, "--dry-run", "--json"))
     assert json.loads(result.stdout) == {"states": {"moved": 4000}, "unanswered": {}}
 

@@ -144,6 +144,9 @@ def test_what_is_past_due_or_elsewhere_is_said(client: RecordingClient) -> None:
     client.receipt = {"elsewhere": True}
     result = run("--delay", "1", "--id", "m")
     assert "m kept by 127.0.0.1:20801 (not the group that its id names, which took" in result.output
+    client.receipt = {"duplicate": True}
+    assert "m kept before by 127." in run("--delay", "1", "--id", "m").output
+    assert run("--delay", "1", "--count", "2").output.endswith("; 2 kept before\n")
     client.receipt = {"elsewhere": True, "past_due": True}
     result = run("--delay", "1", "--id", "m", "--count", "2")
     assert result.output.endswith(
