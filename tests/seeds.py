@@ -1,8 +1,8 @@
 """How much a test tries: little of all in `make test`, everything in `make test-long`.
 
-    @each_seed(100)         test(seed: int)      a test for each seed, all but ten of them long
+    @each_seed(100)         test(seed: int)      a test for each seed, all but six of them long
     @seeds_in_parts(100)    test(seeds: range)   the same where a test has a loop over its seeds
-    @examples(300)          beside @given        at the most 25 of them in `make test`
+    @examples(300)          beside @given        at the most 15 of them in `make test`
     @seeds_of_the_day(40)   test(seed: int)      a test for each of 40 seeds that no other day has
 
 Seeds of the worlds are others each day, so that what is run again finds more. A failure has its
@@ -21,8 +21,8 @@ LONG = "DELAYWHEEL_TESTS_LONG"
 """`make test-long` sets it: properties are tried with all examples."""
 DAY = "DELAYWHEEL_TESTS_DAY"
 
-QUICK_SEEDS = 10
-QUICK_EXAMPLES = 25
+QUICK_SEEDS = 6
+QUICK_EXAMPLES = 15
 LONG_EXAMPLES = 500
 
 _SEEDS_OF_A_DAY = 1000

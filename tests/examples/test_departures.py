@@ -360,7 +360,7 @@ def test_a_process_that_does_not_start_is_told_with_its_own_words(tmp_path: Path
 
 
 @pytest.mark.process
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_keeps_all_promises() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "examples.departures.demo"],

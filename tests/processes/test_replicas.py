@@ -235,6 +235,7 @@ def test_a_slave_that_was_killed_has_what_it_acknowledged_and_takes_over(group: 
         check_all(group, steady, [again.data])
 
 
+@pytest.mark.long
 def test_a_slave_with_damaged_records_copies_all_anew_and_takes_over(group: Group) -> None:
     nodes = group.start_three()
     with Steady(group.cluster) as steady:

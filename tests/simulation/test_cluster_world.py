@@ -7,8 +7,8 @@ from tests.simulation.cluster_campaign import STRIKES, ClusterCampaign
 from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.other_processes import printed
 
-SEEDS = 5
-LONG_SEEDS = 40
+SEEDS = 2
+LONG_SEEDS = 20
 PART = 10
 
 _PRINT_DIGESTS = """

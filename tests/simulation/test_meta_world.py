@@ -7,8 +7,8 @@ from tests.simulation.meta_campaign import MetaCampaign
 from tests.simulation.meta_world import run_meta_world
 from tests.simulation.other_processes import printed
 
-SEEDS = 8
-LONG_SEEDS = 60
+SEEDS = 4
+LONG_SEEDS = 30
 PART = 10
 
 _PRINT_DIGESTS = """

@@ -89,7 +89,7 @@ def loses_an_end(faults: Counter[str]) -> bool:
 
 def test_every_kind_of_file_is_hit_and_one_bit_of_it(image: Image) -> None:
     kinds: Counter[str] = Counter()
-    for seed in range(150):
+    for seed in range(80):
         disk = disk_of(image)
         struck, witness, faults = rot(seed)
         assert struck.strike(disk, LATER_MS, running=False)

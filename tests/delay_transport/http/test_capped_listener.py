@@ -138,7 +138,9 @@ async def test_what_is_no_request_is_told_so_at_once(said: bytes, ends: bool, co
 
 
 @pytest.mark.parametrize(
-    ("is_reset", "seconds_max"), [(False, 2), (True, 10)], ids=["closes", "resets"]
+    ("is_reset", "seconds_max"),
+    [(False, 2), pytest.param(True, 10, marks=pytest.mark.long)],
+    ids=["closes", "resets"],
 )
 async def test_whoever_is_gone_keeps_no_place(is_reset: bool, seconds_max: float) -> None:
     async with serving() as address:

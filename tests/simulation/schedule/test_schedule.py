@@ -13,12 +13,12 @@ from tests.simulation.schedule.node import Node
 CALM = Story(seconds=60, has_faults=False, has_operator=False)
 
 
-@seeds_of_the_day(40)
+@seeds_of_the_day(15)
 def test_no_promise_is_broken_in_a_group_of_three(seed: int) -> None:
     assert run_schedule(seed).violations == []
 
 
-@each_seed(8)
+@each_seed(8, quick=3)
 @pytest.mark.parametrize("world", ["schedule-2", "schedule-5", "schedule-min1", "schedule-aimed"])
 def test_no_promise_is_broken_in_other_groups(world: str, seed: int) -> None:
     assert run_schedule(seed, world).violations == []

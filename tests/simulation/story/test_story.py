@@ -15,17 +15,17 @@ from tests.simulation.story.history import Event, History, What
 DISK = UUID(int=1, version=4)
 
 
-@seeds_of_the_day(6)
+@seeds_of_the_day(3)
 def test_no_promise_is_broken_in_a_group_of_three(seed: int) -> None:
     assert run_story(seed).violations == []
 
 
-@seeds_of_the_day(2)
+@seeds_of_the_day(1)
 def test_no_promise_is_broken_where_clocks_are_wrong(seed: int) -> None:
     assert run_story(seed, "group-clocks").violations == []
 
 
-@seeds_of_the_day(2)
+@seeds_of_the_day(1)
 def test_no_promise_is_broken_where_the_store_is_set_back(seed: int) -> None:
     assert run_story(seed, "group-set-back").violations == []
 
