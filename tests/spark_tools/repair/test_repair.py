@@ -68,8 +68,13 @@ def test_what_is_found_is_sent_byte_for_byte_and_once(
         builder = builder_of(seed, faults | {"no_fact", "missing"})
         source = builder.build().written(Path(root, "data"))
         found = found_in(source, final=final)
+        # A row that is there twice is lost twice, and sent once.
         wanted = Counter(
-            (row["class"], row["sequence"]) for row in found[1].to_pylist() if row["class"] in KINDS
+            {
+                (row["class"], row["sequence"])
+                for row in found[1].to_pylist()
+                if row["class"] in KINDS
+            }
         )
         messages, left = repaired(source, found)
         is_complete = not found[0].problems
