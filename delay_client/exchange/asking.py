@@ -44,7 +44,7 @@ class ChangeCall:
         """`on_progress` is called whenever outcomes have come in."""
         self.timeout_s = timeout_s
         self.deadline = now + timeout_s
-        """Loop time after which it is given up; each answer puts it off."""
+        """Loop time after which it is given up; each answer but 51 puts it off."""
         self.abandoned = False
         """Set when the caller has gone."""
         self._on_progress = on_progress

@@ -88,9 +88,9 @@ class Changing:
         if asking.is_over:
             return
         call, part = asking.part.call, asking.part
-        call.deadline = now + call.timeout_s
         text = printable(body.decode(errors="replace"))[:_TEXT_LENGTH_MAX]
         if code == ResponseCode.SUCCESS:
+            call.deadline = now + call.timeout_s
             try:
                 part.take(asking.server, decode_change_reply(body))
             except MalformedMetaError as error:
@@ -104,6 +104,7 @@ class Changing:
             else:
                 self.set_back(asking, f"cannot answer (code {code}) {text}".rstrip(), now)
         elif code == ResponseCode.PARAM_ERROR:
+            call.deadline = now + call.timeout_s
             part.refuse(f"{asking.server} refused it: {text}")
             part.asks.clear()
             self._ask_masters(call.parts)

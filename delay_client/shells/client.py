@@ -217,7 +217,7 @@ class Client(Shell[Line]):
         """Take many messages back, up to a thousand in a request.
 
         Returns one outcome for each, in order: what cancel() would return or raise. It gives up
-        once no server has answered for `timeout` seconds.
+        once no server has told outcomes for `timeout` seconds.
         """
         return await self._change_all([(one, None) for one in messages], timeout)
 

@@ -304,6 +304,7 @@ class Schedule:
         else:
             again = self._keep(settled.rest)
             again.take_place_of(message)
+            again.known_as |= message.known_as
             again.is_copy = message.is_copy or len(self._names_of(message.subject)) > 1
             if fault := self._beyond_horizon(again.due_ms):
                 self.waiting.remove(again)

@@ -66,7 +66,7 @@ class _Asked:
 class _Sought:
     """A message that is to be changed, and what was found of it."""
 
-    __slots__ = ("change", "message_id", "minute", "rows", "subject")
+    __slots__ = ("change", "first_due_ms", "message_id", "minute", "rows", "subject")
 
     def __init__(self, change: Change) -> None:
         self.change = change
@@ -74,6 +74,8 @@ class _Sought:
         self.message_id = change.message_id.encode()
         self.minute = (change.due_ms or 0) // MINUTE_MS
         """The minute in which it was due; 0 where that is not said."""
+        self.first_due_ms = {change.due_ms}
+        """That time, and when its rows were due at first: what was moved may be put off then."""
         self.rows: dict[int, tuple[FoundRow, ChangeResult]] = {}
         """Its rows by sequence, and what became of each."""
 
@@ -269,6 +271,7 @@ async def _change(
     )
     if look.is_full:
         raise NotChangedError("too many messages have these ids: give the times as well")
+    _note_first_times(look.found, by_hash)
     new = [
         (one, row)
         for row in look.found
@@ -290,6 +293,16 @@ async def _change(
     return look.unreadable
 
 
+def _note_first_times(
+    found: Iterable[FoundRow], by_hash: Mapping[int, Collection[_Sought]]
+) -> None:
+    """Note when messages were due at first, as items say of rows that were found before."""
+    for row in found:
+        for one in by_hash[row.id_hash]:
+            if row.sequence in one.rows and row.item:
+                one.first_due_ms.add(first_due_ms(decode_item(row.item)))
+
+
 def _is_meant(sought: _Sought, row: FoundRow, *, is_exact: bool) -> bool:
     """Return True if a row with the hash of its id is of a message."""
     if sought.subject not in (row.subject, real_subject(row.subject)):
@@ -303,7 +316,10 @@ def _is_meant(sought: _Sought, row: FoundRow, *, is_exact: bool) -> bool:
     [message_id] = item_message_ids(row.item, [len(row.item)])
     if message_id != sought.message_id:
         return False
-    return due_ms in (None, row.due_ms) or due_ms == first_due_ms(decode_item(row.item))
+    first_ms = first_due_ms(decode_item(row.item))
+    # What is due at its first time goes on from no other row.
+    goes_on = first_ms != row.due_ms and first_ms in sought.first_due_ms
+    return goes_on or due_ms in (None, row.due_ms)
 
 
 def _was_moved(sought: _Sought, row: FoundRow) -> bool:
@@ -314,11 +330,18 @@ def _was_moved(sought: _Sought, row: FoundRow) -> bool:
 
 
 def _goes_on(sought: _Sought) -> bool:
-    """Return True if other rows may stand for a message now, none of which was found."""
-    results = [result for _, result in sought.rows.values()]
+    """Return True if other rows may stand for a message now, for a name of which none was found."""
+    by_name = defaultdict[str, list[ChangeResult]](list)
+    for row, result in sought.rows.values():
+        by_name[retry_group(row.subject.decode())].append(result)
+    if len(by_name) > 1:
+        # Its copies stand for it.
+        by_name.pop("", None)
     # What was sent again once it was cancelled, and then moved, is moved.
-    return all(one.state in _ENDED for one in results) and any(
-        one.state is ChangeState.DEAD or one.reason == "moved" for one in results
+    return any(
+        all(one.state in _ENDED for one in results)
+        and any(one.state is ChangeState.DEAD or one.reason == "moved" for one in results)
+        for results in by_name.values()
     )
 
 

@@ -38,6 +38,7 @@ _OF_ONE: Final = (
     ),
     option("--token TEXT", "Of one message, in place of these: its receipt's cancel token."),
     option("--dry-run", "Of many: count them, and leave them."),
+    option("--after PLACE", "Of many, with --server: go on where a run broke off, as it said."),
 )
 
 
@@ -94,18 +95,22 @@ def _change(
     token: str | None,
     at: datetime | None,
     dry_run: bool,
+    after: str | None,
     masters: Masters,
 ) -> None:
     subject, *others = wanted.values()
-    of_many = [*others, by, dry_run or None]
+    of_many = [*others, by, dry_run or None, after]
     is_one = message_id is not None or token is not None
     if any(one is not None for one in (of_many if is_one else (at, to))):
         raise click.UsageError(
-            "--id, --at, --token and --to are for one message; --name, --due-from, --due-to, --by "
-            "and --dry-run are for many"
+            "--id, --at, --token and --to are for one message; --name, --due-from, --due-to, --by, "
+            "--dry-run and --after are for many"
         )
+    if after is not None and masters.is_cluster:
+        raise click.UsageError("--after goes on at one delay group: give --server, its master")
     if not is_one:
-        states = _change_many({**wanted, "by_ms": by and by // _MS, "dry_run": dry_run}, masters)
+        body = {**wanted, "by_ms": by and by // _MS, "dry_run": dry_run, "after": after}
+        states = _change_many(body, masters)
         if states.keys() - {done} and not dry_run:
             sys.exit(ExitCode.REFUSED)
         return
@@ -198,10 +203,17 @@ def _change_many(body: Json, masters: Masters) -> Counter[str]:
 
 
 def slices(master: Session, body: Json) -> Iterator[Mapping[str, int]]:
-    """Change all messages of a filter at one master; yield how many came to which state."""
-    after = None
+    """Change all messages of a filter at one master; yield how many came to which state.
+
+    Raises Failure, which tells how to go on.
+    """
+    after = body.get("after")
     while True:
-        found = master.ask("POST", "messages", "change-all", body={**body, "after": after})
+        try:
+            found = master.ask("POST", "messages", "change-all", body={**body, "after": after})
+        except Failure as failure:
+            hint = "" if after is None else f"; go on at its master by --server and --after {after}"
+            raise Failure(f"{failure}{hint}", failure.exit_code) from failure
         yield found["states"]
         after = found["next"]
         if after is None:

@@ -20,6 +20,7 @@ from delay_client import (
     ReceivedMessage,
     Refused,
     Reject,
+    RetryLater,
 )
 from delay_client.messages.cancel_tokens import Place, cluster_hash, encode_token
 from delay_client.messages.changed import When
@@ -167,6 +168,39 @@ def test_each_name_has_a_copy_of_its_own(play: Play) -> None:
         by_name = {one: changed.by_name[one].state for one in changed.by_name}
         assert by_name == {mail: S.DELIVERED, sms: S.CANCELLED}
         assert changed.state is S.DELIVERED
+
+    play(main)
+
+
+def test_what_was_moved_and_then_put_off_is_known_by_the_time_that_it_was_moved_to(
+    play: Play,
+) -> None:
+    async def main(world: World, name: str) -> None:
+        begun = anyio.Event()
+
+        async def handle(_: ReceivedMessage) -> None:
+            begun.set()
+            raise RetryLater(HOUR)
+
+        async with (
+            world.client() as client,
+            anyio.create_task_group() as tasks,
+            world.receiver(name, [name]) as receiver,
+        ):
+            receipt = await client.send(name, delay=HOUR)
+            moved = await client.move(receipt, to=0)
+            tasks.start_soon(receiver.run, handle)
+            with anyio.fail_after(15):
+                await begun.wait()
+                while True:
+                    changed = await client.cancel(name, receipt.message_id, at=moved.due_at)
+                    if changed.state is not S.SENDING:
+                        break
+                    await anyio.sleep(0.05)
+            assert changed.state is S.CANCELLED
+            assert changed.due_at is not None
+            assert changed.due_at > world.now()
+            receiver.stop()
 
     play(main)
 

@@ -160,6 +160,22 @@ def test_the_only_server_that_follows_another_one_leaves_a_doubt_with_its_name()
     assert (outcome.state, text.decode() in outcome.reason) == (S.IN_DOUBT, True)
 
 
+def test_a_server_that_can_change_nothing_for_long_leaves_a_doubt_in_time() -> None:
+    world = World("a:1")
+    call = world.cancel(ONE)
+    world.connect()
+    [wire] = world.wires
+    for now in range(1, 10):
+        for request in wire.requests():
+            wire.answer(request, now, code=51, body=b"too few replicas are heard")
+        assert call.parts
+        world.exchange.poll(now + 1)
+    outcome = only(call)
+    assert isinstance(outcome, Changed)
+    assert outcome.state is S.IN_DOUBT
+    assert "too few replicas are heard" in outcome.reason
+
+
 def test_a_master_that_is_asked_already_is_not_asked_twice() -> None:
     world = World("a:1", "b:2")
     call = world.cancel(ONE)

@@ -35,6 +35,28 @@ async def test_what_a_receiver_has_is_being_sent_and_what_it_put_off_is_cancelle
         assert len(peer.delivered) == 1
 
 
+async def test_what_was_moved_and_then_put_off_is_cancelled_by_any_time_that_it_had() -> None:
+    world = World()
+    async with attached(world) as (_, peer):
+        producer = await world.connect()
+        sent_ms, moved_ms = world.now_ms + 600_000, world.now_ms + 1000
+        names = ("a", "b", "c")
+        sent = {"qmq_scheduleReceiveTime": str(sent_ms)}
+        await world.keep(*(make_item(name, sent_ms, attributes=sent) for name in names))
+        await states(producer, *(move(name, sent_ms, moved_ms) for name in names))
+        # Another message of the same id, at the first time of the first one.
+        await world.keep(make_item("a", sent_ms, attributes=sent | {"k": "other"}))
+        await until(lambda: len(peer.delivered) == len(names))
+        put_off_ms = world.now_ms + 1_200_000
+        for _, got in peer.delivered:
+            rest = later_item(got.item, put_off_ms, attributes={"dw_firstDue": str(sent_ms)})
+            assert await peer.settle([Settled(got.sequence, Verdict.LATER, rest)]) == 0
+        told = await states(producer, cancel("a", moved_ms), cancel("b", put_off_ms))
+        assert told == [ChangeState.CANCELLED] * 2
+        assert (await one(producer, cancel("c", sent_ms))).due_ms == put_off_ms
+        assert await states(producer, cancel("a", sent_ms)) == [ChangeState.CANCELLED]
+
+
 async def test_copies_are_cancelled_and_answered_by_name() -> None:
     async with (
         received_by("billing", "shipping") as (world, server),
@@ -54,6 +76,28 @@ async def test_copies_are_cancelled_and_answered_by_name() -> None:
         async with receiver(world, "shipping") as shipping:
             await until(lambda: not server.node.store.schedule.pending)
             assert not shipping.delivered
+
+
+async def test_a_copy_that_its_receiver_put_off_is_cancelled_whatever_the_others_are() -> None:
+    async with (
+        received_by("billing", "shipping") as (world, server),
+        receiver(world, "billing", items=1) as billing,
+        receiver(world, "shipping", items=1) as shipping,
+    ):
+        (item,) = await send(world, 1)
+        due_ms = decode_item(item).due_ms
+        await until(lambda: billing.delivered and shipping.delivered)
+        await shipping.done(shipping.sequences)
+        ((_, got),) = billing.delivered
+        said = {"dw_firstDue": str(due_ms)}
+        rest = later_item(got.item, world.now_ms + 60_000, attributes=said)
+        assert await billing.settle([Settled(got.sequence, Verdict.LATER, rest)]) == 0
+        reply = await ask(await world.connect(), cancel("m0", due_ms, subject=SUBJECT))
+        told = {result.name: result.state for result in reply.results}
+        assert told == {"billing": ChangeState.CANCELLED, "shipping": ChangeState.DELIVERED}
+        await billing.flow(100)
+        await until(lambda: not server.node.store.schedule.pending)
+        assert len(billing.delivered) == 1
 
 
 async def test_a_message_is_cancelled_before_it_is_copied() -> None:

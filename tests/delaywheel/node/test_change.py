@@ -33,6 +33,8 @@ class Node:
     def __init__(self, *results: ChangeResult, many: str = "moved") -> None:
         self.results = results or (ChangeResult(0, ChangeState.CANCELLED),)
         self.refusal = ""
+        self.breaks_off = False
+        """Whether it has no answer to the second slice."""
         self.bodies: list[dict[str, Any]] = []
         self._many = many
 
@@ -49,6 +51,8 @@ class Node:
             results = [msgspec.structs.asdict(one) for one in self.results]
             return 200, msgspec.json.encode({"results": results, "facts_since_ms": DUE_MS})
         assert path == "/messages/change-all"
+        if "after" in asked and self.breaks_off:
+            return 503, json.dumps({"code": "away", "detail": "gone", "status": 503}).encode()
         after = "1.2.3.4" if "after" not in asked else None
         told = {
             "states": {self._many: 1000} if self._many else {},
@@ -102,7 +106,7 @@ def test_a_message_is_moved_to_a_time(stack: ExitStack) -> None:
     where = at(node, stack)
     done(run("move", *ONE, "--to", "2026-12-25T00:00:00Z", *where))
     assert [one["items"][0]["to_ms"] for one in node.bodies] == [DUE_MS + 21_600_000]
-    refused(run("move", *ONE, "--by", "1h", *where), 2, "--by and --dry-run are for many")
+    refused(run("move", *ONE, "--by", "1h", *where), 2, "--dry-run and --after are for many")
     refused(run("move", *ONE, *where), 2, "give one of --to and --by")
 
 
@@ -214,6 +218,19 @@ def test_one_delay_server_changes_many_alone(stack: ExitStack) -> None:
     assert [one["name"] for one in node.bodies] == ["mail", "mail"]
     node.refusal = "give a subject, name, due_from or due_to"
     refused(run("cancel", *at(node, stack)), 2, "give a subject, name, due_from or due_to")
+
+
+def test_what_broke_off_goes_on_behind_its_last_slice(stack: ExitStack) -> None:
+    node = Node(many="moved")
+    node.breaks_off = True
+    words = ("move", "--subject", "s", "--by", "1h")
+    refused(run(*words, *at(node, stack)), 7, "gone; go on at its master by --server and --after 1")
+    node.breaks_off = False
+    asked = len(node.bodies)
+    assert done(run(*words, "--after", "1.2.3.4", *at(node, stack))).stdout == "1,000 moved\n"
+    assert [one["after"] for one in node.bodies[asked:]] == ["1.2.3.4"]
+    refused(run(*words, "--after", "1.2.3.4", *of(stack, node)), 2, "give --server, its master")
+    refused(run("cancel", *ONE, "--after", "1", *at(node, stack)), 2, "are for many")
 
 
 def test_a_group_without_an_answer_ends_the_command_in_its_failure(stack: ExitStack) -> None:
