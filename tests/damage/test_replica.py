@@ -10,7 +10,7 @@ from tests.kit.virtual_time import run_in_virtual_time
 
 
 @pytest.mark.parametrize(
-    ("seed", "injections"), [(1, 4), pytest.param(2, INJECTIONS, marks=pytest.mark.long)]
+    ("seed", "injections"), [(1, 2), pytest.param(2, INJECTIONS, marks=pytest.mark.long)]
 )
 def test_a_damaged_replica_is_whole_again_and_nothing_is_lost_or_delivered_wrongly(
     seed: int, injections: int, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(tmp_path, broker)
 
 
+@pytest.mark.long
 def test_messages_of_two_groups_are_found_listed_moved_and_cancelled(cluster: Cluster) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(cluster.meta()).wait_ready()

@@ -223,6 +223,7 @@ def check_copies(handled: list[Handled], killed: list[Killed], *, receivers: int
         assert count <= CREDIT * (receivers if kill.receiver is None else 1)
 
 
+@pytest.mark.long
 def test_a_message_that_kills_its_receivers_is_a_dead_letter_and_the_others_are_handled(
     tmp_path: Path,
 ) -> None:
@@ -309,9 +310,9 @@ def test_receivers_follow_a_handover_and_the_death_of_a_master(tmp_path: Path) -
         assert some.ids() == sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("count", "per_s", "has_slaves"),
-    [(2000, 800, False), pytest.param(20_000, 1000, True, marks=pytest.mark.long)],
+    ("count", "per_s", "has_slaves"), [(2000, 800, False), (20_000, 1000, True)]
 )
 def test_each_of_two_names_gets_all_though_receivers_and_masters_are_killed(
     tmp_path: Path, count: int, per_s: int, *, has_slaves: bool

@@ -277,6 +277,7 @@ def test_a_rolling_restart_of_three_loses_nothing(group: Group) -> None:
         assert '"level":"error"' not in node.process.log()
 
 
+@pytest.mark.long
 def test_a_master_that_is_stopped_hands_over_first(group: Group) -> None:
     nodes = group.start_three()
     with Steady(group.cluster) as steady:
