@@ -137,6 +137,7 @@ def test_what_is_posted_comes_to_the_webhook_when_it_is_due(tmp_path: Path) -> N
             asyncio.run(main(meta, process, address))
 
 
+@pytest.mark.long
 def test_a_gateway_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     messages = 40
 

@@ -96,6 +96,7 @@ def test_a_reason_that_cannot_be_is_noticed(
     assert _is_noticed(scenario)
 
 
+@pytest.mark.long
 def test_every_world_asks_and_hears_several_reasons() -> None:
     heard: set[str] = set()
     for seed in range(1, 5):

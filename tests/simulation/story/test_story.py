@@ -30,6 +30,7 @@ def test_no_promise_is_broken_where_the_store_is_set_back(seed: int) -> None:
     assert run_story(seed, "group-set-back").violations == []
 
 
+@pytest.mark.long
 def test_a_seed_is_the_same_story_in_every_process() -> None:
     one, other = printed(
         "from tests.simulation.story.group import run_story\n"
