@@ -41,8 +41,8 @@ JAVA_TESTS ?= tests/qmq_java
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
 	@echo "make demo       three nodes play a day of departures in a minute, two processes are killed, Spark reconciles"
-	@echo "make test       a little of all that a change can break: some six minutes on two cores"
-	@echo "make test-long  the rest: further seeds, all mutants, kills, damage; half an hour"
+	@echo "make test       a little of all that a change can break: seven to eleven minutes on two cores"
+	@echo "make test-long  the rest: further seeds, mutants, kills, damage, the demo; twenty to thirty minutes"
 	@echo "make unit       what needs no other processes: a minute or two"
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"
 	@echo "make bench      the figures of docs/performance.md"

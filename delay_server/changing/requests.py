@@ -316,10 +316,11 @@ def _is_meant(sought: _Sought, row: FoundRow, *, is_exact: bool) -> bool:
     [message_id] = item_message_ids(row.item, [len(row.item)])
     if message_id != sought.message_id:
         return False
+    if due_ms in (None, row.due_ms):
+        return True
     first_ms = first_due_ms(decode_item(row.item))
     # What is due at its first time goes on from no other row.
-    goes_on = first_ms != row.due_ms and first_ms in sought.first_due_ms
-    return goes_on or due_ms in (None, row.due_ms)
+    return first_ms != row.due_ms and first_ms in sought.first_due_ms
 
 
 def _was_moved(sought: _Sought, row: FoundRow) -> bool:
