@@ -70,25 +70,24 @@ def baseline_in(directory: Path) -> Path | None:
 
 def measure_ingest(baseline: Path, directory: Path) -> list[tuple[Figures, Figures]]:
     """Return CPU in us a message taken, on this tree and the other one, for each pair."""
-    servers = []
-    for name, tree, settings in (
-        ("mine", _ROOT, ()),
-        ("without", _ROOT, ("duplicates.window_ms=0",)),
-        ("baseline", baseline, ()),
-    ):
-        (directory / name).mkdir(parents=True)
-        servers.append(
-            DelayServer(directory / name, broker_port=free_port(), settings=settings, tree=tree)
-        )
     far_ms = int(time.time() * 1000) + 3_600_000
+    servers: list[DelayServer] = []
     found: list[tuple[Figures, Figures]] = []
     try:
+        for name, tree, settings in (
+            ("mine", _ROOT, ()),
+            ("without", _ROOT, ("duplicates.window_ms=0",)),
+            ("baseline", baseline, ()),
+        ):
+            place, port = directory / name, free_port()
+            place.mkdir(parents=True)
+            servers.append(DelayServer(place, broker_port=port, settings=settings, tree=tree))
         for first_turn in range(0, (1 + PAIRS) * _TURNS, _TURNS):
             before = [server.cpu_seconds() for server in servers]
             for turn in range(first_turn, first_turn + _TURNS):
-                load = _load(_TURN, far_ms, turn * _TURN)
-                for number in range(3):
-                    _send(servers[(turn + number) % 3], load)
+                load, first = _load(_TURN, far_ms, turn * _TURN), turn % len(servers)
+                for server in servers[first:] + servers[:first]:
+                    _send(server, load)
             mine, without, theirs = (
                 (server.cpu_seconds() - then) / (_TURNS * _TURN) * 1e6
                 for server, then in zip(servers, before, strict=True)

@@ -27,6 +27,9 @@ from delay_protocol.messages.changes import decode_change_reply
 
 _TEXT_LENGTH_MAX = 300
 
+_NOT_NOW = frozenset({ResponseCode.BROKER_ERROR, ResponseCode.BROKER_REJECT})
+"""Answers of a server that can change nothing now."""
+
 
 class Changing:
     """All calls that change messages, and the requests that they are.
@@ -88,23 +91,23 @@ class Changing:
         if asking.is_over:
             return
         call, part = asking.part.call, asking.part
+        if code not in _NOT_NOW:
+            call.deadline = now + call.timeout_s
         text = printable(body.decode(errors="replace"))[:_TEXT_LENGTH_MAX]
         if code == ResponseCode.SUCCESS:
-            call.deadline = now + call.timeout_s
             try:
                 part.take(asking.server, decode_change_reply(body))
             except MalformedMetaError as error:
                 self._give_up(asking, f"{asking.server} gave no good answer ({error})")
             else:
                 self._end(asking)
-        elif code in {ResponseCode.BROKER_ERROR, ResponseCode.BROKER_REJECT}:
+        elif code in _NOT_NOW:
             others = {*part.answered, *(one.server for one in part.asks.values())}
             if master_named(text) in others:
                 self._end(asking)
             else:
                 self.set_back(asking, f"cannot answer (code {code}) {text}".rstrip(), now)
         elif code == ResponseCode.PARAM_ERROR:
-            call.deadline = now + call.timeout_s
             part.refuse(f"{asking.server} refused it: {text}")
             part.asks.clear()
             self._ask_masters(call.parts)

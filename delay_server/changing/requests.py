@@ -332,17 +332,11 @@ def _was_moved(sought: _Sought, row: FoundRow) -> bool:
 
 def _goes_on(sought: _Sought) -> bool:
     """Return True if other rows may stand for a message now, for a name of which none was found."""
-    by_name = defaultdict[str, list[ChangeResult]](list)
-    for row, result in sought.rows.values():
-        by_name[retry_group(row.subject.decode())].append(result)
-    if len(by_name) > 1:
-        # Its copies stand for it.
-        by_name.pop("", None)
     # What was sent again once it was cancelled, and then moved, is moved.
     return any(
         all(one.state in _ENDED for one in results)
         and any(one.state is ChangeState.DEAD or one.reason == "moved" for one in results)
-        for results in by_name.values()
+        for results in _by_name(sought).values()
     )
 
 
@@ -351,20 +345,31 @@ _BEST: Final = sorted(ChangeState, key=lambda one: one is not ChangeState.SENDIN
 """Which of several rows of one name is told of: one that is being sent may still be delivered."""
 
 
-def _told(sought: _Sought, why_unknown: str) -> Sequence[ChangeResult]:
-    """Return what is answered: the best for each name; the message itself only where it is one.
+def _best(results: Sequence[ChangeResult]) -> ChangeResult:
+    """Return the one that is told of; of equal ones that which was found last."""
+    return min(reversed(results), key=lambda one: _BEST.index(one.state))
 
-    Of equal ones it is the one that was found last.
+
+def _by_name(sought: _Sought) -> Mapping[str, list[ChangeResult]]:
+    """Return what became of its rows, in the order in which they were found, by name.
+
+    The message itself is left out, under "", where copies took its place.
     """
-    by_name: dict[str, ChangeResult] = {}
+    found = defaultdict[str, list[ChangeResult]](list)
     for row, result in sought.rows.values():
-        name = retry_group(row.subject.decode())
-        before = by_name.get(name)
-        if before is None or _BEST.index(result.state) <= _BEST.index(before.state):
-            by_name[name] = msgspec.structs.replace(result, name=name) if name else result
-    if len(by_name) > 1 and "" in by_name and by_name[""].state is ChangeState.CHANGED_BEFORE:
-        del by_name[""]
+        found[retry_group(row.subject.decode())].append(result)
+    is_copied = len(found) > 1 and "" in found
+    if is_copied and _best(found[""]).state is ChangeState.CHANGED_BEFORE:
+        del found[""]
+    return found
+
+
+def _told(sought: _Sought, why_unknown: str) -> Sequence[ChangeResult]:
+    """Return what is answered: the best for each name; the message itself only where it is one."""
+    by_name = _by_name(sought)
     if by_name:
-        return list(by_name.values())
+        return [
+            msgspec.structs.replace(_best(results), name=name) for name, results in by_name.items()
+        ]
     due_ms = sought.change.due_ms
     return [ChangeResult(item=0, state=ChangeState.UNKNOWN, due_ms=due_ms, reason=why_unknown)]

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -189,8 +189,16 @@ def _change_many(body: Json, masters: Masters) -> Counter[str]:
     states = Counter[str]()
 
     def change(_: str, master: Session) -> None:
-        for found in slices(master, body):
-            states.update(found)
+        place = body["after"]
+        try:
+            for found in slices(master, body):
+                states.update(found["states"])
+                place = found["next"]
+        except Failure as failure:
+            if place is None:
+                raise
+            hint = f"go on at its master by --server and --after {place}"
+            raise Failure(f"{failure}; {hint}", failure.exit_code) from failure
 
     masters.answers(change)
     if masters.as_json:
@@ -202,19 +210,12 @@ def _change_many(body: Json, masters: Masters) -> Counter[str]:
     return states
 
 
-def slices(master: Session, body: Json) -> Iterator[Mapping[str, int]]:
-    """Change all messages of a filter at one master; yield how many came to which state.
-
-    Raises Failure, which tells how to go on.
-    """
+def slices(master: Session, body: Json) -> Iterator[Json]:
+    """Change all messages of a filter at one master; yield the answer about each slice."""
     after = body.get("after")
     while True:
-        try:
-            found = master.ask("POST", "messages", "change-all", body={**body, "after": after})
-        except Failure as failure:
-            hint = "" if after is None else f"; go on at its master by --server and --after {after}"
-            raise Failure(f"{failure}{hint}", failure.exit_code) from failure
-        yield found["states"]
+        found = master.ask("POST", "messages", "change-all", body={**body, "after": after})
+        yield found
         after = found["next"]
         if after is None:
             return

@@ -154,4 +154,4 @@ def _drop(session: Session, name: str, subject: str) -> int:
     """Settle what waits at one delay server as dropped; return how many messages."""
     wanted = {"name": "", "subject": subject} if subject else {"name": name}
     found = slices(session, wanted | {"drop": True})
-    return sum(states.get("cancelled", 0) for states in found)
+    return sum(one["states"].get("cancelled", 0) for one in found)

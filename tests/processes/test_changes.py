@@ -23,7 +23,7 @@ KILLED_S = (20.0, 40.0)
 AT_ONCE = 50
 """Cancels of one call; they are due at any time."""
 UNDER_WAY_MS = 20_000
-"""What was sent so long before a death, and not settled, the next master may not know of."""
+"""Time before a death in which deliveries may be unknown to the next master."""
 
 
 def test_what_was_cancelled_never_comes_and_all_else_does(tmp_path: Path) -> None:

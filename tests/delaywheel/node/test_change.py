@@ -34,7 +34,7 @@ class Node:
         self.results = results or (ChangeResult(0, ChangeState.CANCELLED),)
         self.refusal = ""
         self.breaks_off = False
-        """Whether it has no answer to the second slice."""
+        """True if it has no answer to the second slice."""
         self.bodies: list[dict[str, Any]] = []
         self._many = many
 
